@@ -152,7 +152,7 @@ func (w *cluster) schedule(c *config.KubeSchedulerConfiguration) {
 	w.registry = metrics.NewKubeRegistry()
 	queue := &plugin.Queue{}
 	var own *plugin.Plugin
-	create := plugin.Factory(slog.New(slog.DiscardHandler), w.registry.Registerer(), queue)
+	create := plugin.Factory(slog.New(slog.DiscardHandler), w.registry.Registerer(), nil, queue)
 	s, err := kube.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		kube.WithProfiles(c.Profiles...), kube.WithComponentConfigVersion(c.APIVersion),
 		kube.WithPodInitialBackoffSeconds(1), kube.WithPodMaxBackoffSeconds(1),

@@ -55,7 +55,7 @@ func command() *cobra.Command {
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	queue := &plugin.Queue{}
 	c := app.NewSchedulerCommand(
-		app.WithPlugin(plugin.Name, plugin.Factory(log, legacyregistry.Registerer(), queue)),
+		app.WithPlugin(plugin.Name, plugin.Factory(log, legacyregistry.Registerer(), legacyregistry.DefaultGatherer, queue)),
 		app.WithPlugin(plugin.QueueName, queue.Factory))
 	c.Use = "heddle-scheduler"
 	c.Long = `heddle-scheduler is kube-scheduler with the plugin Heddle: it places gangs of pods by the topology of

@@ -104,7 +104,7 @@ func (d *readers) resetGPU(t *testing.T, train controlled) {
 		step{"heddle gpu release ", func(string) {
 			d.waitIdle(t)
 			sessions := d.sessions(t)
-			d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets GPU "+gpu.UUID+", running pods")
+			d.waitEvent(t, d.Node(), "GPUsReleased", "no new pod gets "+gpu.UUID+", running pods")
 			// The other GPUs are handed out as before.
 			next := d.waitOnly(t, train, notReady)
 			if other := d.onlyGPUOf(t, next.Name); next.UID == pod.UID || other.UUID == gpu.UUID {

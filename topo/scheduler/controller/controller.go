@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -32,8 +33,12 @@ import (
 const (
 	// expireEvery is the interval between checks of deadlines.
 	expireEvery = 500 * time.Millisecond
-	// publishEvery is the time between two values of a gauge, and between two writes of one object.
+	// publishEvery is the time between two values of a gauge, between two looks at the
+	// election, and between two writes of one object.
 	publishEvery = 2 * time.Second
+	// noElectionAfter is the time after the sync of the pods within which an election shows, if
+	// there is one.
+	noElectionAfter = 20 * time.Second
 	// maxRejected bounds the gangs that are labels of a metric.
 	maxRejected = 10
 )
@@ -47,15 +52,19 @@ type Options struct {
 	Topology *topologyclient.Client
 	// PodGroups keeps PodGroup objects of gangs that labels describe.
 	PodGroups bool
+	// Elections has the metric of the scheduler's leader election; nil if this process
+	// always leads.
+	Elections prometheus.Gatherer
 	Log       *slog.Logger
 }
 
 // Controller runs in the background.
 type Controller struct {
 	Options
-	// Leads reports that this process has begun to schedule. The framework creates plugins, fills
-	// caches and calls PreEnqueue in replicas that wait as well; only the leader may write. A
-	// leader leads until it ends: kube-scheduler exits when it loses its lease.
+	// Leads reports that this process schedules, which a scheduling cycle proves. The
+	// framework creates plugins, fills caches and calls PreEnqueue in replicas that
+	// wait as well; only the leader may write. A leader leads until it ends:
+	// kube-scheduler exits when it loses its lease.
 	Leads atomic.Bool
 
 	logr   logr.Logger
@@ -67,6 +76,7 @@ type Controller struct {
 // New registers the informers' handlers; Run does the rest.
 func New(o Options) (*Controller, error) {
 	c := &Controller{Options: o, logr: logr.FromSlogHandler(o.Log.Handler())}
+	c.Leads.Store(o.Elections == nil)
 	if config := o.Handle.KubeConfig(); config != nil {
 		client, err := dynamic.NewForConfig(config)
 		if err != nil {
@@ -92,11 +102,11 @@ func (c *Controller) Run(ctx context.Context) {
 	if c.client != nil {
 		tasks.Go(func() { c.followPodGroups(ctx) })
 	}
-	expire, publish := time.NewTicker(expireEvery), time.NewTicker(publishEvery)
+	expire, publish, synced := time.NewTicker(expireEvery), time.NewTicker(publishEvery), time.Now()
 	defer expire.Stop()
 	defer publish.Stop()
 	var planned uint64 // The tree that gangs are placed by; 0 for none.
-	awaited := c.Topology.Awaited(time.Now())
+	awaited := c.Topology.Awaited(synced)
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,6 +126,7 @@ func (c *Controller) Run(ctx context.Context) {
 			}
 			c.expire()
 		case now := <-publish.C:
+			c.elect(now.Sub(synced))
 			c.publish(now)
 		}
 	}
@@ -201,4 +212,36 @@ func (c *Controller) nodeLost(name string) (time.Time, bool) {
 		return ready.LastTransitionTime.Time, ready.Status != corev1.ConditionTrue
 	}
 	return time.Time{}, false
+}
+
+// elect makes this process the leader if it has won the election, or if no election shows within
+// noElectionAfter of the sync of the pods.
+func (c *Controller) elect(synced time.Duration) {
+	if c.Leads.Load() {
+		return
+	}
+	if won, known := Won(c.Elections); won || !known && synced >= noElectionAfter {
+		c.Leads.Store(true)
+	}
+}
+
+// Won reports whether this process has won kube-scheduler's leader election, and whether an
+// election takes place. kube-scheduler does not pass that to plugins; its metric shows it once the
+// election begins.
+func Won(metrics prometheus.Gatherer) (won, known bool) {
+	// An error comes with the metrics that could be gathered.
+	families, _ := metrics.Gather()
+	for _, family := range families {
+		if family.GetName() != "leader_election_master_status" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "name" && label.GetValue() == "kube-scheduler" {
+					return metric.GetGauge().GetValue() == 1, true
+				}
+			}
+		}
+	}
+	return false, false
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,6 +152,7 @@ func TestPodGroupsAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newController(t)
 		c.client = client
+		c.Leads.Store(false)
 		a, b := ownPod("a", gangOf("2"), ""), ownPod("b", map[string]string{wellknown.GangName: "mine"}, "")
 		c.Cache.UpdatePod(a)
 		c.Cache.UpdatePod(b)
@@ -184,6 +186,38 @@ func TestPodGroupsAreFollowed(t *testing.T) {
 		stop()
 		done.Wait()
 	})
+}
+
+// Replicas that wait fill their caches and are asked for PreEnqueue as well.
+func TestLeader(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		won   map[string]float64
+		cycle bool
+		want  bool
+	}{
+		{name: "it waits", won: map[string]float64{"kube-scheduler": 0}},
+		{name: "it won", won: map[string]float64{"kube-scheduler": 1}, want: true},
+		{name: "there is no election", won: map[string]float64{"another": 0}, want: true},
+		{name: "it schedules", won: map[string]float64{"kube-scheduler": 0}, cycle: true, want: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, registry := newController(t), prometheus.NewRegistry()
+			gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status", Help: "as client-go's"}, []string{"name"})
+			registry.MustRegister(gauge)
+			for name, value := range tt.won {
+				gauge.WithLabelValues(name).Set(value)
+			}
+			c.Elections = registry
+			c.Leads.Store(tt.cycle)
+			if c.elect(time.Second); c.Leads.Load() != (tt.cycle || tt.won["kube-scheduler"] == 1) {
+				t.Errorf("at first: %v", c.Leads.Load())
+			}
+			if c.elect(time.Minute); c.Leads.Load() != tt.want {
+				t.Errorf("%v, want %v", c.Leads.Load(), tt.want)
+			}
+		})
+	}
 }
 
 // A pod that waits in Permit goes on, or back to the queue with the reason.

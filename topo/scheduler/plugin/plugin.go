@@ -97,22 +97,24 @@ type Plugin struct {
 }
 
 // Factory returns the plugin's factory for kube-scheduler's registry. The registerer gets the plugin's metrics, and
-// the queue the gangs to sort by.
+// the queue the gangs to sort by. The elections have the metric of the scheduler's leader election; with nil this
+// process always leads.
 func Factory(
-	log *slog.Logger, r prometheus.Registerer, queue *Queue,
+	log *slog.Logger, r prometheus.Registerer, elections prometheus.Gatherer, queue *Queue,
 ) func(context.Context, runtime.Object, framework.Handle) (framework.Plugin, error) {
 	return func(ctx context.Context, object runtime.Object, handle framework.Handle) (framework.Plugin, error) {
 		args, err := readArgs(object)
 		if err != nil {
 			return nil, err
 		}
-		return newPlugin(ctx, args, handle, log, r, queue)
+		return newPlugin(ctx, args, handle, log, r, elections, queue)
 	}
 }
 
 // newPlugin makes the plugin and starts its controller, which ends with the context.
 func newPlugin(
-	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger, r prometheus.Registerer, queue *Queue,
+	ctx context.Context, args Args, handle framework.Handle, log *slog.Logger,
+	r prometheus.Registerer, elections prometheus.Gatherer, queue *Queue,
 ) (*Plugin, error) {
 	topology := topologyclient.New(topologyclient.Options{
 		URL: args.TopoMaster, CAFile: args.CAFile, TokenFile: args.TokenFile,
@@ -131,7 +133,8 @@ func newPlugin(
 	queue.cache.Store(p.cache)
 	var err error
 	p.controller, err = controller.New(controller.Options{
-		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups, Log: log,
+		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups,
+		Elections: elections, Log: log,
 	})
 	if err != nil {
 		return nil, err

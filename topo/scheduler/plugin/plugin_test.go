@@ -89,7 +89,7 @@ func stopped(t *testing.T) (*Plugin, *handle) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	p, err := newPlugin(ctx, args, h, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), &Queue{})
+	p, err := newPlugin(ctx, args, h, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil, &Queue{})
 	if err != nil {
 		t.Fatal(err)
 	}
