@@ -236,7 +236,7 @@ func newSick(tb testing.TB) *sick {
 // fakeDriver answers for the GPUs that are known.
 type fakeDriver struct {
 	known []string
-	// reset is the GPU that the driver wants reset, from 1; 0 is none.
+	// reset is the GPU that the driver wants reset, from 1; 0 means no GPU.
 	reset atomic.Int32
 	usage devgpu.Usage
 }

@@ -91,8 +91,8 @@ func TestExpected(t *testing.T) {
 	}
 }
 
-// TestContradicts: an annotation with another GPU is no drift until its container has started: an agent that
-// ended before its files were written may have written it.
+// TestContradicts: an annotation with another GPU counts as drift only once its container has started: an agent
+// that ended before its files were written may have written it.
 func TestContradicts(t *testing.T) {
 	bound := func(gpu string) *boundPod {
 		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{

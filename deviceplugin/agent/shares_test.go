@@ -296,8 +296,8 @@ func TestReportOfShares(t *testing.T) {
 		t.Fatalf("rejected: %+v", got.Rejected)
 	}
 	rejected := got.Rejected[0]
-	if age := time.Since(rejected.Since); age < 0 || age > time.Minute {
-		t.Errorf("rejected since %s", rejected.Since)
+	if rejected.Since.IsZero() {
+		t.Error("the report lacks the time of the rejection")
 	}
 	rejected.Since = time.Time{}
 	wantRejected := report.Rejection{

@@ -92,7 +92,7 @@ func (d *records) add(e *allocate.Entry) {
 	d.added.Notify()
 }
 
-// flush writes the added entries that have no file; false if there are none.
+// flush writes the added entries that have no file; it returns false if all have one.
 func (d *records) flush() (some bool, err error) {
 	d.mu.Lock()
 	added := slices.Collect(maps.Values(d.pending))

@@ -156,7 +156,7 @@ func TestNoPodIsGoneWhileAKubeletStarts(t *testing.T) {
 	}
 }
 
-// files are those behind a container's names, but for the records: specs and
+// files counts the files behind a container's names, except the records: specs and
 // what is mounted.
 func files(t *testing.T, r *rig, names map[string]string) []string {
 	t.Helper()

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // maxList is the largest answer taken, in bytes, as in the kubelet's own
@@ -133,7 +135,7 @@ func (l *lister) ask(ctx context.Context) ([]*podresources.PodResources, error) 
 		switch {
 		case err == nil:
 			return response.GetPodResources(), nil
-		case transient(err) && sleep(within, pause):
+		case transient(err) && notify.Sleep(within, pause):
 		case ctx.Err() != nil:
 			return nil, notAnswered(ctx)
 		default:
@@ -151,16 +153,4 @@ func notAnswered(ctx context.Context) error {
 func transient(err error) bool {
 	code := status.Code(err)
 	return code == codes.ResourceExhausted || code == codes.Unavailable
-}
-
-// sleep reports whether ctx is still alive after d.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

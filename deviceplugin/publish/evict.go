@@ -189,7 +189,7 @@ func taintNotice(policy *config.Health, todo *health.Remedy) health.NodeEvent {
 		notice.Message = fmt.Sprintf(
 			"the Node has the taint %s, by policy %s: %s", wellknown.UnhealthyGPU, policy.Remediation, todo.Message)
 	case policy.Remediation == config.RemediationNone:
-		notice.Message = fmt.Sprintf("the taint %s is removed: the policy of remediation is none", wellknown.UnhealthyGPU)
+		notice.Message = fmt.Sprintf("the taint %s is removed: the remediation policy is none", wellknown.UnhealthyGPU)
 	default:
 		notice.Message = fmt.Sprintf(
 			"the taint %s is removed: all GPUs have been healthy for %s", wellknown.UnhealthyGPU, policy.RemediateAfter)

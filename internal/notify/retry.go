@@ -38,3 +38,15 @@ func (r *Retry) After(ctx context.Context, log *slog.Logger, err error) <-chan t
 	log.ErrorContext(ctx, "round failed, will retry", "err", err, "retry_in", delay)
 	return time.After(delay)
 }
+
+// Sleep waits for d, and reports whether it passed before ctx ended.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -18,7 +18,7 @@ func use(pod string, priority int32, shareGiB, usedGiB int64) Use {
 	}
 }
 
-// actions are what is to be done at each time, half a minute after the last, as words.
+// actions lists what the round does at each time, half a minute after the last, as words.
 func actions(times ...[]Use) [][]string {
 	var timings map[Subject]Timing
 	var all [][]string

@@ -15,6 +15,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -225,7 +226,7 @@ func (m *mps) prepare(ctx context.Context, uuid string) error {
 		if done {
 			return err
 		}
-		if !rest(ctx, statusPoll) {
+		if !notify.Sleep(ctx, statusPoll) {
 			return fmt.Errorf("%w: MPS daemon %w: %w", ErrNotReady, err, context.Cause(ctx))
 		}
 	}
@@ -372,15 +373,3 @@ func (d *Daemon) fail(reason string, seen time.Time) {
 
 // pipeDir returns a GPU's directory for sockets.
 func pipeDir(dir, uuid string) string { return filepath.Join(dir, uuid, "pipe") }
-
-// rest reports whether the time passed before ctx ended.
-func rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

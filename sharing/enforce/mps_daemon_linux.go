@@ -128,7 +128,7 @@ func (d *daemon) run(ctx context.Context) {
 		if time.Since(began) >= longest {
 			pause = d.pace.first
 		}
-		if !rest(ctx, pause) {
+		if !notify.Sleep(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, longest)

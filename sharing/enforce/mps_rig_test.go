@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/internal/hostfile"
+	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -257,7 +258,7 @@ func (n *node) until(what string, ok func(*Daemon) bool) Daemon {
 		if i := slices.IndexFunc(all, func(d Daemon) bool { return d.GPU == gpuA }); i >= 0 && ok(&all[i]) {
 			return all[i]
 		}
-		if !rest(ctx, 5*time.Millisecond) {
+		if !notify.Sleep(ctx, 5*time.Millisecond) {
 			n.t.Fatalf("the daemon is never %s: %+v", what, all)
 		}
 	}
@@ -296,7 +297,7 @@ func fakeControl(t *testing.T) string {
 	return path
 }
 
-// alive are those of the processes of a fake daemon that are no zombies.
+// alive returns the processes of a fake daemon that are not zombies.
 func alive(pids []int) []int {
 	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

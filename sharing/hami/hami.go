@@ -63,7 +63,7 @@ type State struct {
 	// lost or draining stays among them while a pod holds it.
 	GPUs []GPU
 	// Prepared reports whether the containers of a pod that HAMi bound got their GPUs, by the pod's UID;
-	// pods of which nothing is known yet are not in it.
+	// pods without known values are not in it.
 	Prepared map[types.UID]bool
 	// Local are the UUIDs of all GPUs of this machine. An annotation that names none
 	// of them is another plugin's, and is not removed.

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/test/docs"
 )
 
-// dashboard is what the tests read of a file of Grafana's.
+// dashboard has the parts of a Grafana file that the tests read.
 type dashboard struct {
 	UID        string `json:"uid"`
 	Templating struct {

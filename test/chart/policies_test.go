@@ -291,7 +291,7 @@ func TestPodsPolicy(t *testing.T) {
 			w.old.Annotations, w.new.Annotations = nil, map[string]string{wellknown.HAMiBindPhase: "failed"}
 		}},
 		{"shares", annotate(wellknown.SGPUBound, `{"version":1}`)},
-		{"shares that are no more", func(w *podWrite) { delete(w.new.Annotations, wellknown.SGPUBound) }},
+		{"shares that have ended", func(w *podWrite) { delete(w.new.Annotations, wellknown.SGPUBound) }},
 		{"what a scheduler chose", annotate(wellknown.SGPUAllocation, `{"version":1}`)},
 		{"what the API server writes", func(w *podWrite) { w.new.ResourceVersion, w.new.Generation = "8", 2 }},
 		{"another annotation", annotate(wellknown.HAMiAllocation, "[]")},

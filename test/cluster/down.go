@@ -23,7 +23,7 @@ func (c *Cluster) Down(ctx context.Context) error {
 }
 
 func (c *Cluster) remove(ctx context.Context) error {
-	// A second Down of the same cluster is no error.
+	// A second Down of the same cluster returns no error.
 	if _, err := os.Stat(c.state.Dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

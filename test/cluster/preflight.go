@@ -58,7 +58,7 @@ func privileges() []Missing {
 	return nil
 }
 
-// missingControllers are those of cgroups that the kubelet insists on.
+// missingControllers lists the cgroup controllers that the kubelet requires and the host lacks.
 func missingControllers() (all []Missing) {
 	hierarchies, err := readHierarchies("/proc/self/mountinfo")
 	if err != nil {

@@ -69,7 +69,7 @@ func (d *domain) names(level *Level, ids []string) naming {
 	}
 	n.derived, n.isDescribed = title(level.Kind, words.most(strings.Compare), block), true
 	// A name by the switch's ID (a GUID or a MAC address), as the domain had while the description was
-	// unknown, is no longer claimed.
+	// unknown, no longer counts.
 	by, _, _ := strings.Cut(strings.TrimPrefix(n.claimed, level.Kind+"-"), "-")
 	if (len(by) == 16 || len(by) == 12) && hexadecimal(by) {
 		n.claimed = ""

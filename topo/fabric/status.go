@@ -25,7 +25,7 @@ func (b *Builder) heartbeat(n *node) Reason {
 	return Reason{}
 }
 
-// cause is what a node's element follows from.
+// cause holds the inputs of a node's element.
 type cause struct {
 	print   uint64
 	outcome *outcome

@@ -152,7 +152,7 @@ func (r *rig) waitWaiting(t *testing.T, pod, text string) {
 	t.Logf("%s waits: %s", pod, message)
 }
 
-// consistent is what holds whatever failed: no GPU is open to two pods, and every running container can open
+// consistent checks what must hold whatever failed: no GPU is open to two pods, and every running container can open
 // exactly the GPUs that PodResources reports for it, and as many HCAs.
 func (r *rig) consistent(t *testing.T) {
 	t.Helper()

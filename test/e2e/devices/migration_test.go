@@ -73,7 +73,7 @@ func (r *rig) startsOver(t *testing.T, pod string) {
 	r.sameDevices(t, before)
 }
 
-// serves starts another plugin and waits until the kubelet has so many healthy devices.
+// serves starts another plugin and waits until the kubelet has count healthy devices.
 // The Node shows those of a plugin that has ended for a moment more.
 func (r *rig) serves(t *testing.T, plugin *process, want int) {
 	t.Helper()

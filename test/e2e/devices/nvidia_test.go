@@ -43,7 +43,7 @@ func nvidiaProgram(t *testing.T, name string) string {
 }
 
 // nvidia is NVIDIA's k8s-device-plugin on a stand-in for the driver, which has the
-// machine's GPUs. Device nodes are those that heddle hands out. It is not started.
+// machine's GPUs. It has the device nodes that heddle allocates. It is not started.
 func (r *rig) nvidia(t *testing.T, config string) *process {
 	t.Helper()
 	m := r.machine(t)

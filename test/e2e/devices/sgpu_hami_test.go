@@ -21,7 +21,7 @@ import (
 // hamiConfig is a node for HAMi as docs/hami.md has it.
 const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, rejectedFor: 0s, hami: true}\n"
 
-// hamiRejected is what the node does not follow of a recording, with its reason.
+// hamiRejected lists the decisions of a recording that the node rejects, with the reason.
 var hamiRejected = map[string]string{
 	// HAMi does not read the annotation.
 	hamirecord.V26 + "/nvuse": "the pod does not select it", hamirecord.V210 + "/nvuse": "the pod does not select it",
@@ -133,7 +133,7 @@ func (r *rig) waitPhase(t *testing.T, pod, want string) {
 	})
 }
 
-// recordedShares are what HAMi chose, by container. The list ends with the last
+// recordedShares returns the shares that HAMi chose, by container. The list ends with the last
 // container in every version.
 func recordedShares(t *testing.T, p *hamirecord.Pod) map[string][]allocation.Share {
 	t.Helper()

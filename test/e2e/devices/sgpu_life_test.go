@@ -82,7 +82,7 @@ func severalShares(t *testing.T, r *rig) {
 	r.count(t)
 }
 
-// ownWords: what the pod has in its own environment and annotations makes its share no larger.
+// ownWords: a pod's own environment and annotations never enlarge its share.
 func ownWords(t *testing.T, r *rig) {
 	all := r.gpuAt(t, 0) + "," + r.gpuAt(t, 1)
 	p := r.pod("words", box{more: share(10, 1), env: map[string]string{

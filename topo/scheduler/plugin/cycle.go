@@ -23,7 +23,7 @@ const cycleKey framework.StateKey = Name
 
 // cycle has what PreFilter learned about a pod. Only Reserve changes it.
 type cycle struct {
-	// Query has the reservations that Filter charges, and Amounts are what the pod requests.
+	// Query has the reservations that Filter charges, and Amounts holds the pod's requests.
 	planner.Query
 	Amounts planner.Amounts
 	gpu     corev1.ResourceName // The resource of the whole GPUs that it requests.

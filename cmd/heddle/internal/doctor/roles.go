@@ -11,7 +11,7 @@ import (
 )
 
 // roles explains a fabric that is not where the GPUs are, and roles that were a close call, with the setting that
-// decides them. m has its roles corrected by set; HCAs that set names are no close call.
+// decides them. It corrects m's roles by set; a role that set names is never a close call.
 func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 	near := nearGPUs(m)
 	switches := slices.ContainsFunc(near, func(names string) bool { return names != "" })
@@ -53,7 +53,7 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 		strings.Join(fabric, ", "), strings.Join(beside, ", "))
 }
 
-// like is what most HCAs of the fabric are, and the lowest rate of its active ports.
+// like describes most HCAs of the fabric: their kind, and the lowest rate of the active ports.
 type like struct {
 	layer, model string
 	rate         float64
