@@ -154,7 +154,7 @@ func TestFaults(t *testing.T) {
 		{"resource without domain", "rdma: {resources: [{name: hca}]}", "", []string{"has no domain: write domain/name"}},
 		{"resource of Kubernetes", "resources: {gpu: kubernetes.io/gpu}", "", []string{"is in a domain of Kubernetes' own"}},
 		{"domain", "domains: {vendor: Nvidia, company: '', card: a/b}", "", []string{
-			`domains.vendor: "Nvidia" is an invalid DNS domain: want lower-case`, `domains.company: "" is an invalid DNS domain`, "domains.card: ",
+			`domains.vendor: "Nvidia": a lowercase RFC 1123 subdomain must`, `domains.company: "": a lowercase RFC 1123`, "domains.card: ",
 		}},
 		{"GPU twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: duplicate value 0, the first is entry 0"}},
 		{"no GPU", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},
