@@ -187,9 +187,9 @@ func TestGPUsArePublished(t *testing.T) {
 		same(t, "the last consumer takes the policy away", c.take(), "1h0m10s node "+gpusKey+"=1/1")
 
 		c.set(func() { c.write(func(n *corev1.Node) { n.Annotations = map[string]string{} }) })
-		same(t, "a user removed it", c.take(), "1h0m30s node "+gpusKey+"=1/1")
+		same(t, "a user removed it", c.take(), "1h0m10s node "+gpusKey+"=1/1")
 		stop()
-		same(t, "the process ends", c.take(), "1h0m30s node "+gpusKey+"=0/1")
+		same(t, "the process ends", c.take(), "1h0m10s node "+gpusKey+"=0/1")
 	})
 }
 
