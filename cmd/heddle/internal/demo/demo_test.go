@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/test/clitest"
 )
 
-var update = flag.Bool("update", false, "write docs/demo.md")
+var update = flag.Bool("update", false, "write docs/get-started/demo.md")
 
 // stable is a session without what differs from run to run: the port, the time, and how
 // long a plan took.
@@ -33,7 +33,7 @@ func stable(session string) string {
 	return strings.TrimSpace(session) + "\n"
 }
 
-// TestSession keeps docs/demo.md equal to what the command prints.
+// TestSession keeps docs/get-started/demo.md equal to what the command prints.
 func TestSession(t *testing.T) {
 	out, diagnostics, err := clitest.Run(t, NewCommand(), "--listen", "127.0.0.1:0")
 	if err != nil || diagnostics != "" {
@@ -44,7 +44,7 @@ func TestSession(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	const docs, begin, end = "../../../../docs/demo.md", "```text\n$ heddle demo\n\n", "```\n"
+	const docs, begin, end = "../../../../docs/get-started/demo.md", "```text\n$ heddle demo\n\n", "```\n"
 	old, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func sharedReport() report.Report {
 	return r
 }
 
-// TestShares compares with what docs/troubleshooting.md shows.
+// TestShares compares with what docs/use/why-pending.md shows.
 func TestShares(t *testing.T) {
 	b, err := os.ReadFile(docs)
 	if err != nil {
