@@ -33,9 +33,9 @@ func fleet(t *testing.T, n int) *snapshot.Snapshot {
 		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.Read(&v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}})})
 		nodes[name] = &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u"}}
 	}
-	return snapshot.New(snapshot.Snapshot{
+	return &snapshot.Snapshot{
 		Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: snapshot.Table[*informers.NodeState]{}.With(nodes),
-	})
+	}
 }
 
 func TestLabelPassIsBounded(t *testing.T) {
