@@ -160,9 +160,10 @@ cli: ## Archives of the CLI for Linux and macOS, with checksums: dist/cli
 	go run -C tools/release . cli -root $(CURDIR) -out $(CURDIR)/dist/cli -version $(VERSION)
 
 .PHONY: fleet
-fleet: ## heddle demo: a simulated fleet of NODES (73) with a real topo-master; no cluster, no root, no C compiler
+fleet: ## A simulated fleet of NODES (73) machines with a real topo-master; no cluster, no root, no C compiler
 	@echo "heddle is built first: half a minute, some minutes where Go has built none of its libraries."
-	@CGO_ENABLED=0 go run ./cmd/heddle demo --nodes $(NODES)
+	@CGO_ENABLED=0 go build -o bin/heddle ./cmd/heddle
+	@CGO_ENABLED=0 go run ./test/demo/fleet --nodes $(NODES)
 
 .PHONY: demo
 demo: ## A real one-node Kubernetes with a simulated fleet, to look at

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 )
 
 func cableEvent(component, node, name, reason string, at time.Time) *corev1.Event {

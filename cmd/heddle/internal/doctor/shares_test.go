@@ -20,10 +20,10 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/clitest"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 )
 
 const (

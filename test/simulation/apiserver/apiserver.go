@@ -1,4 +1,4 @@
-// Package apiserver is an API server in memory, for `heddle demo`, for tests of what talks to one and cannot
+// Package apiserver is an API server in memory, for `make fleet`, for tests of what talks to one and cannot
 // wait for a real one, and for fleets that would take a real one minutes to fill.
 //
 // It lists, watches (with initial events), creates, updates, deletes, patches and applies. It validates nothing
@@ -45,8 +45,6 @@ type kind struct {
 type Kind struct {
 	// APIVersion and Name as in an object; Plural as in a path.
 	APIVersion, Name, Plural string
-	// Immutable rejects changes of the spec.
-	Immutable bool
 }
 
 func (k *Kind) gvk() schema.GroupVersionKind {

@@ -1,6 +1,7 @@
-package demo
+package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -8,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -18,10 +18,8 @@ type share struct {
 	vcore, vmemory int64
 }
 
-// shares allocates parts of the two GPUs that a node shares, in the order of the pods, with the
-// function of heddle-scheduler and heddle-device-plugin. It returns a table of each pod's share,
-// and why the last pod waits.
-func shares(pods []share) (string, error) {
+// shares allocates parts of two GPUs of a node with the function of heddle-scheduler and heddle-device-plugin.
+func (s *story) shares(context.Context) error {
 	const memory = 81559 // MiB, of an H100.
 	gpus := []quota.GPU{
 		{UUID: "GPU-6172ab2d", Index: 6, MemoryMiB: memory, Slots: 16, Zone: 1},
@@ -30,7 +28,9 @@ func shares(pods []share) (string, error) {
 	c := config.Default()
 	rows := [][]string{{"POD", "VCORE", "VMEMORY", "GPU", "TAKEN OF IT AFTERWARDS"}}
 	var waits strings.Builder
-	for _, p := range pods {
+	for _, p := range []share{
+		{"notebook-a", 30, 24}, {"notebook-b", 20, 8}, {"inference", 60, 40}, {"notebook-c", 10, 4}, {"training", 50, 60},
+	} {
 		limits := corev1.ResourceList{
 			corev1.ResourceName(c.Resources.SGPU):    *resource.NewQuantity(1, resource.DecimalSI),
 			corev1.ResourceName(c.Resources.VCore):   *resource.NewQuantity(p.vcore, resource.DecimalSI),
@@ -38,7 +38,7 @@ func shares(pods []share) (string, error) {
 		}
 		request, err := quota.ParseRequest(limits, nil, &c)
 		if err != nil {
-			return "", fmt.Errorf("pod %s: %w", p.pod, err)
+			return fmt.Errorf("pod %s: %w", p.pod, err)
 		}
 		row := []string{p.pod, fmt.Sprint(p.vcore), fmt.Sprintf("%d GiB", p.vmemory), "-", "-"}
 		if at, ok := quota.Place(gpus, &request, config.PlacementBinpack, nil); ok {
@@ -54,5 +54,7 @@ func shares(pods []share) (string, error) {
 		}
 		rows = append(rows, row)
 	}
-	return cli.Table(rows) + "\n" + waits.String(), nil
+	s.table(rows)
+	s.print("\n%s\nA GPU that is in use is filled before an idle one is begun: the idle one stays whole.\n", waits.String())
+	return nil
 }

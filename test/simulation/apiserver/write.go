@@ -89,9 +89,6 @@ func (s *Server) apply(r *http.Request, k *kind, at path, old, content []byte) (
 		return nil, err
 	}
 	next, _ := applied.(*unstructured.Unstructured) // As live.
-	if k.Immutable && old != nil && !reflect.DeepEqual(live.Object["spec"], next.Object["spec"]) {
-		return nil, apierrors.NewInvalid(k.gvk().GroupKind(), at.name, nil)
-	}
 	return s.store(k, next), nil
 }
 
