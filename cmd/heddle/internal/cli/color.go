@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,8 +26,11 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// columnsOf returns how many columns a terminal has; 0 for another writer.
+// columnsOf returns how many columns a terminal has, or $COLUMNS; 0 for another writer.
 func columnsOf(w io.Writer) int {
+	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil {
+		return columns
+	}
 	file, ok := w.(*os.File)
 	if !ok {
 		return 0
