@@ -3,7 +3,7 @@
 //
 // It owns the reading of MetaX's PCI functions, the parsers of what mx-smi prints, and the device
 // nodes of each GPU.
-// All formats are from public sources; docs/metax.md names them, and what
+// All formats are from public sources; docs/concepts/metax.md names them, and what
 // no source shows. A GPU is found without mx-smi; a tool that is absent, hangs or
 // prints something else takes no GPU away. The package opens no device and changes
 // nothing of a GPU.
