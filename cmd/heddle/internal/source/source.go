@@ -5,7 +5,6 @@ package source
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // Host is the value of --machine that means this host.
@@ -50,14 +48,6 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`dir` where the host's procfs is")
 	set.StringVar(&f.options.DriverRoot, "driver-root", "",
 		"`dir` where the GPU driver is installed, such as /run/nvidia/driver; empty: the dynamic loader finds its library")
-}
-
-// Sysfs returns the host's, where no dump stands in for the host.
-func (f *Flags) Sysfs() (sysfs.FS, error) {
-	if f.bundle != "" || f.machine != Host {
-		return sysfs.FS{}, errors.New("a dump has no sysfs: only this host has")
-	}
-	return sysfs.New(f.options.SysfsRoot), nil
 }
 
 // RegisterConfig adds the flag of the configuration alone.
