@@ -125,7 +125,7 @@ func (d *daemon) serve() error {
 		options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
 	}
 	if o.authenticate {
-		auth, err := httpserve.NewAuth(d.client, httpserve.AuthOptions{Audience: httpapi.Audience, Log: d.log})
+		auth, err := httpserve.NewAuth(d.client, httpapi.Audience, d.log)
 		if err != nil {
 			return err
 		}
