@@ -42,8 +42,7 @@ reported on stderr.`,
 		Example: `  heddle inspect                                a table, problems first
   heddle inspect -o matrix                      the path class between every two GPUs and HCAs
   heddle inspect -o json > node.json            the dump: for a bug report, or to replay
-  heddle inspect --machine node.json -o labels  the labels and taints that the node would get
-  heddle inspect --bundle heddle-n1.tar.gz      the machine of a support bundle`,
+  heddle inspect --machine node.json -o labels  the labels and taints that the node would get`,
 	}
 	var from source.Flags
 	from.Register(c.Flags())
