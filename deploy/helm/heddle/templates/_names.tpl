@@ -90,7 +90,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 labels:
   {{- include "heddle.labels" (dict "root" . "name" "heddle-uninstall") | nindent 2 }}
 annotations:
-  helm.sh/hook: pre-delete,post-delete
+  helm.sh/hook: pre-delete
   helm.sh/hook-weight: "0"
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
