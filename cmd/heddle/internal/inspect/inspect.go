@@ -43,7 +43,6 @@ reported on stderr.`,
   heddle inspect -o matrix                      the path class between every two GPUs and HCAs
   heddle inspect -o json > node.json            the dump: for a bug report, or to replay
   heddle inspect --machine node.json -o labels  the labels and taints that the node would get
-  heddle inspect --bundle heddle-n1.tar.gz      the machine of a support bundle
   heddle inspect --raw > node.txtar             the files of GPUs that are not read as they should be`,
 	}
 	var from source.Flags
