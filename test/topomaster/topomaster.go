@@ -56,8 +56,7 @@ func Start(tb testing.TB) *Secured {
 	api := httptest.NewServer(http.HandlerFunc(s.review))
 	tb.Cleanup(api.Close)
 	log := slog.New(slog.DiscardHandler)
-	options := httpserve.AuthOptions{Audience: httpapi.Audience, Log: log}
-	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, options)
+	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, httpapi.Audience, log)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -125,9 +124,9 @@ func one(tb testing.TB) *snapshot.Latest {
 	})})
 	n1 := &informers.NodeState{Name: "n1", Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}}
 	latest := snapshot.NewLatest()
-	latest.Set(snapshot.New(snapshot.Snapshot{
+	latest.Set(&snapshot.Snapshot{
 		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)),
 		Nodes: snapshot.Table[*informers.NodeState]{n1},
-	}))
+	})
 	return latest
 }

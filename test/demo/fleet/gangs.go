@@ -15,7 +15,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/topo/fabric"
 	phase "github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/placement"
@@ -36,7 +35,7 @@ func (s *story) gangs(ctx context.Context) error {
 	latest, _ := s.cluster.latest.Get()
 	var text bytes.Buffer
 	var groups []v1alpha1.Group
-	_, err := latest.Along(fabric.AxisAuto).WriteTo(&text)
+	_, err := latest.Tree.WriteTo(&text)
 	if err = errors.Join(err, json.Unmarshal(text.Bytes(), &groups)); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func newFixture(tb testing.TB, mode fabric.Mode) *fixture {
 	tb.Helper()
 	levels := fabric.Preset(mode, 0)
 	m := fabric.New(levels)
-	return &fixture{tree: m, now: snapshot.Snapshot{Levels: levels, CountsPods: true}, latest: snapshot.NewLatest()}
+	return &fixture{tree: m, now: snapshot.Snapshot{Levels: levels}, latest: snapshot.NewLatest()}
 }
 
 // node adds a node to the next snapshot.
@@ -49,7 +49,7 @@ func (f *fixture) put(fly string, nodes ...string) {
 	}
 	f.now.Generation++
 	f.now.Mapped, f.now.Tree = f.now.Generation, f.tree.Snapshot(time.Unix(1, 0))
-	f.latest.Set(snapshot.New(f.now))
+	f.latest.Set(new(f.now))
 }
 
 func newServer(f *fixture, change ...func(*Options)) *Server {

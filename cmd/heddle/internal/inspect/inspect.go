@@ -43,7 +43,6 @@ reported on stderr.`,
   heddle inspect -o matrix                      the path class between every two GPUs and HCAs
   heddle inspect -o json > node.json            the dump: for a bug report, or to replay
   heddle inspect --machine node.json -o labels  the labels and taints that the node would get
-  heddle inspect --bundle heddle-n1.tar.gz      the machine of a support bundle
   heddle inspect --raw > node.txtar             the files of GPUs that are not read as they should be`,
 	}
 	var from source.Flags
@@ -67,7 +66,7 @@ reported on stderr.`,
 		if err != nil {
 			return err
 		}
-		if err := output.Show(c, text); err != nil {
+		if err := cli.Write(c, text); err != nil {
 			return err
 		}
 		for _, warning := range warnings(subject, output.Format) {
