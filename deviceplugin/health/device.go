@@ -289,6 +289,10 @@ func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health)
 	for i := range h.Ports {
 		p := &h.Ports[i]
 		f := s.port(p, usual[like{h.Vendor, h.Device, p.LinkLayer}], checks.Checks(config.CheckRate))
+		if f.cause == NoSubnetManager && h.PhysFn != "" { // Its physical function has the subnet manager.
+			f = fault{PortDown, fmt.Sprintf("port %d is %s: its physical function has set no GUID, "+
+				"or the subnet manager does not serve virtual functions", p.Number, p.State)}
+		}
 		reasons = append(reasons, f.reason)
 		if i == 0 || severity(f.cause) < severity(s.fault.cause) {
 			s.fault = f
