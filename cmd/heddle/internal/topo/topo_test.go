@@ -85,7 +85,7 @@ func serverWith(t *testing.T, all snapshot.Topology, gangs snapshot.Gangs) *http
 		case "/v1/topology":
 			_ = json.NewEncoder(w).Encode(all)
 		case "/v1/gangs":
-			if gangs.Gangs == nil && !gangs.Unwatched {
+			if gangs.Gangs == nil {
 				http.Error(w, "an older topo-master", http.StatusNotFound)
 				return
 			}
