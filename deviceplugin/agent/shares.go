@@ -50,9 +50,8 @@ type shares struct {
 	// hami is nil without an API server.
 	hami *hami.Plugin
 	// gpus are the free parts of the shared GPUs as they were last reconciled; nil before that.
-	gpus        []quota.GPU
-	mps         mpsWatch
-	lastEvicted publish.Evicted
+	gpus []quota.GPU
+	mps  mpsWatch
 
 	drift   *prometheus.CounterVec
 	evicted prometheus.Counter
@@ -61,7 +60,7 @@ type shares struct {
 func newShares(o *Options, state *devicestate.State) *shares {
 	metrics := promauto.With(o.Registerer)
 	t := &shares{
-		Options: o, state: state, mps: mpsWatch{}, lastEvicted: publish.Evicted{},
+		Options: o, state: state, mps: mpsWatch{},
 		drift: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
@@ -70,10 +69,7 @@ func newShares(o *Options, state *devicestate.State) *shares {
 			Name: "heddle_evicted_pods_total", Help: "Pods that were evicted because they were rejected for too long.",
 		}),
 	}
-	for _, kind := range []string{
-		devicestate.DriftLost, devicestate.DriftOvercommit,
-		devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
-	} {
+	for _, kind := range []string{devicestate.DriftOvercommit, devicestate.DriftUnrecorded} {
 		t.drift.WithLabelValues(kind)
 	}
 	if o.API.Online() {
@@ -145,7 +141,11 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 		return most
 	}
 	t.gpus = usage.GPUs
-	t.report(ctx, usage.Drifts)
+	for _, d := range usage.Drifts {
+		t.drift.WithLabelValues(d.Kind).Inc()
+		t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
+		t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventSGPUDrift, Message: d.Message})
+	}
 	if t.Limiter != nil {
 		if err := t.Limiter.Keep(func() []enforce.Limit { return t.state.View().Limits() }); err != nil {
 			t.Log.WarnContext(ctx, "limiting shares failed", "err", err)
@@ -162,33 +162,19 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 	if listed {
 		pods, _, _ := t.API.Pods()
 		t.evictRejected(ctx, r, pods)
-		drifts, again := annotatePods(ctx, t.Options, boundPods(t.state.View(), t.NodeName), pods, usage.Incomplete)
-		t.report(ctx, drifts)
-		if again {
+		if annotatePods(ctx, t.Options, boundPods(t.state.View(), t.NodeName), pods, usage.Incomplete) {
 			most = actRetry
 		}
 	}
 	return most
 }
 
-// report makes an Event of each difference.
-func (t *shares) report(ctx context.Context, drifts []devicestate.Drift) {
-	for _, d := range drifts {
-		t.drift.WithLabelValues(d.Kind).Inc()
-		t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
-		t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventSGPUDrift, Message: d.Message})
-	}
-}
-
 // evictRejected evicts pods that have waited too long for a GPU or for HCAs, so that they
 // are scheduled again.
 func (t *shares) evictRejected(ctx context.Context, r *publish.Round, pods []*corev1.Pod) {
-	now := time.Now()
-	rejected := publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), t.lastEvicted, now)
-	for i := range rejected {
-		if t.API.EvictFor(ctx, apiserver.Ref(rejected[i].Pod), rejected[i].Event, rejected[i].Message) {
+	for _, p := range publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), time.Now()) {
+		if t.API.EvictFor(ctx, apiserver.Ref(p.Pod), p.Event, p.Message) {
 			t.evicted.Inc()
-			t.lastEvicted.Add(now, &rejected[i])
 		}
 	}
 }

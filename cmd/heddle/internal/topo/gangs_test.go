@@ -69,10 +69,3 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/g0, ai/g1, ai/g2, and 2 m
 		})
 	}
 }
-
-func TestUnknownGangs(t *testing.T) {
-	_, _, err := clitest.Run(t, NewCommand(), "gangs", "--server", serverWith(t, sample(), snapshot.Gangs{Unwatched: true}).URL)
-	if err == nil || !strings.Contains(err.Error(), "--count-pods=false") {
-		t.Errorf("error %v", err)
-	}
-}
