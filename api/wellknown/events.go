@@ -58,8 +58,6 @@ const (
 	EventGPUsReleased = "GPUsReleased"
 	// EventGPUReleaseEnded: the release was taken back, or its time is over.
 	EventGPUReleaseEnded = "GPUReleaseEnded"
-	// EventMPSRecovered: the MPS daemon of a GPU has run for a minute again.
-	EventMPSRecovered = "MPSRecovered"
 )
 
 // Warnings of heddle-device-plugin about the Node and its pods.
