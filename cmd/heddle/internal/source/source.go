@@ -4,7 +4,6 @@ package source
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // Host is the value of --machine that means this host.
@@ -44,14 +42,6 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`dir` where the host's procfs is")
 	set.StringVar(&f.options.DriverRoot, "driver-root", "",
 		"`dir` where the GPU driver is installed, such as /run/nvidia/driver; empty: the dynamic loader finds its library")
-}
-
-// Sysfs returns the host's, where no dump stands in for the host.
-func (f *Flags) Sysfs() (sysfs.FS, error) {
-	if f.machine != Host {
-		return sysfs.FS{}, errors.New("a dump has no sysfs: only this host has")
-	}
-	return sysfs.New(f.options.SysfsRoot), nil
 }
 
 // RegisterConfig adds the flag of the configuration alone.
