@@ -35,7 +35,7 @@ type Topology struct {
 	// StaticFile is a file that names the groups of nodes or the switches of rails;
 	// docs/concepts/topology-sources.md describes it.
 	StaticFile AbsolutePath `yaml:"staticFile"`
-	// PathLabels are keys of Node labels, top first, whose values are the groups of a node:
+	// PathLabels are keys of Node labels with the groups of a node as values, top first:
 	// `[topology.kubernetes.io/zone, example.com/rack]`. They count for nodes without a known switch and
 	// without groups from a file or a server. At most 8.
 	PathLabels []LabelKey `yaml:"pathLabels" unique:"true"`
