@@ -43,6 +43,8 @@ PAGE := go tool -modfile=tools/page/go.mod esbuild page=topo/master/httpapi/ui/s
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 FUZZTIME ?= 20s
 NODES ?= 73
+# Architectures of the images.
+ARCH ?= amd64,arm64
 # Steps of the soak: each of its faults once.
 SOAK ?= 20
 # Real machines, as public sources show them; tests that read them skip without.
@@ -142,8 +144,8 @@ manifest: ## The chart with its defaults and all daemons as one file, deploy/kus
 	$(MANIFEST) > deploy/kustomize/base/heddle.yaml
 
 .PHONY: images
-images: ## OCI images for amd64 and arm64 into dist/images, without a container engine
-	go run -C tools/release . images -root $(CURDIR) -out $(CURDIR)/dist/images -version $(VERSION)
+images: ## OCI images for ARCH (amd64,arm64) into dist/images, without a container engine
+	go run -C tools/release . images -root $(CURDIR) -out $(CURDIR)/dist/images -version $(VERSION) -arch $(ARCH)
 
 .PHONY: push
 push: ## Push dist/images to REGISTRY=DOMAIN/PROJECT
@@ -154,13 +156,14 @@ bundle: ## One file with images and chart for sites without a network: dist/hedd
 	go run -C tools/release . bundle -root $(CURDIR) -from $(CURDIR)/dist/images -out $(CURDIR)/dist/heddle-images.run
 
 .PHONY: cli
-cli: ## Archives of the CLI for Linux and macOS, with checksums and krew's manifest: dist/cli
+cli: ## Archives of the CLI for Linux and macOS, with checksums: dist/cli
 	go run -C tools/release . cli -root $(CURDIR) -out $(CURDIR)/dist/cli -version $(VERSION)
 
 .PHONY: fleet
-fleet: ## heddle demo: a simulated fleet of NODES (73) with a real topo-master; no cluster, no root, no C compiler
+fleet: ## A simulated fleet of NODES (73) machines with a real topo-master; no cluster, no root, no C compiler
 	@echo "heddle is built first: half a minute, some minutes where Go has built none of its libraries."
-	@CGO_ENABLED=0 go run ./cmd/heddle demo --nodes $(NODES)
+	@CGO_ENABLED=0 go build -o bin/heddle ./cmd/heddle
+	@CGO_ENABLED=0 go run ./test/demo/fleet --nodes $(NODES)
 
 .PHONY: demo
 demo: ## A real one-node Kubernetes with a simulated fleet, to look at

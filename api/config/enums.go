@@ -10,7 +10,7 @@ import (
 )
 
 // The types of this file have few values. The tag "enum" of a field lists those
-// that it can have, for the checks of check.go and for docs/configuration.md.
+// that it can have, for the checks of check.go and for docs/reference/configuration.md.
 
 // Preset is a set of defaults.
 type Preset string

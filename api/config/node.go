@@ -5,7 +5,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// The comments of the fields below are docs/configuration.md: their last
+// The comments of the fields below are docs/reference/configuration.md: their last
 // paragraph, "Read by", names the programs that act on the key.
 
 // NodeConfig is the configuration of one node.

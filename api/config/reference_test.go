@@ -24,9 +24,9 @@ import (
 	"github.com/heddle-dev/heddle/api/config/rule"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md")
+var update = flag.Bool("update", false, "write docs/reference/configuration.md")
 
-// TestReference keeps docs/configuration.md equal to the types.
+// TestReference keeps docs/reference/configuration.md equal to the types.
 func TestReference(t *testing.T) {
 	text, err := os.ReadFile("testdata/configuration.md")
 	if err != nil {
@@ -46,7 +46,7 @@ func TestReference(t *testing.T) {
 		}
 		page = strings.Replace(page, mark, replacement, 1)
 	}
-	const file = "../../docs/configuration.md"
+	const file = "../../docs/reference/configuration.md"
 	if *update {
 		if err := os.WriteFile(file, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(page, string(got)); diff != "" {
-		t.Errorf("docs/configuration.md is stale; run this test with -update\n%s", diff)
+		t.Errorf("docs/reference/configuration.md is stale; run this test with -update\n%s", diff)
 	}
 }
 

@@ -20,7 +20,7 @@ type SGPU struct {
 	// MemoryOvercommit is how much memory all consumers of a GPU together may have,
 	// in its own memory: with 1.5, shares of 120 GiB on a GPU of 80. One share
 	// is never more than the GPU has. 1 is off. What happens when processes
-	// fill the GPU is in docs/sgpu.md.
+	// fill the GPU is in docs/concepts/sharing.md.
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	MemoryOvercommit float64 `yaml:"memoryOvercommit" range:"1-8"`

@@ -37,7 +37,7 @@ type Topology struct {
 	// contradict each other, the first of this order is believed.
 	Sources []TopologySource `yaml:"sources" enum:"ib,lldp,nvlink,static,cluster-manager" unique:"true"`
 	// StaticFile is a file that names the groups of nodes or the switches of
-	// rails; its form stands in docs/topology-sources.md. Empty means none.
+	// rails; its form stands in docs/concepts/topology-sources.md. Empty means none.
 	StaticFile AbsolutePath `yaml:"staticFile"`
 	// PathLabels are keys of Node labels, top first. Their values are the
 	// groups of a node: `[topology.kubernetes.io/zone, example.com/rack]`. They
@@ -45,8 +45,8 @@ type Topology struct {
 	// a server. At most 8.
 	PathLabels []LabelKey `yaml:"pathLabels" unique:"true"`
 	// ClusterManager is the URL of a server that knows the groups of nodes, `https://…`; every node asks it every five
-	// minutes. docs/topology-sources.md has the question and the answer. User, password and the authority of its
-	// certificate come from a Secret. Empty means none.
+	// minutes. docs/concepts/topology-sources.md has the question and the answer. User, password and the authority of
+	// its certificate come from a Secret. Empty means none.
 	ClusterManager HTTPSAddress `yaml:"clusterManager"`
 }
 

@@ -125,10 +125,6 @@ const (
 	GPUReleaseStatus = Prefix + "gpu-release-status"
 )
 
-// UninstalledResources is the Node annotation with the resources that heddle served,
-// as a comma list, while an uninstall waits for the kubelet to forget them.
-const UninstalledResources = Prefix + "uninstalled-resources"
-
 // GPUResource returns the whole accelerator: nvidia.com/gpu.
 func (d Domains) GPUResource() string { return d.VendorKey(d.GPU) }
 

@@ -60,7 +60,7 @@ func command() *cobra.Command {
 	c.Use = "heddle-scheduler"
 	c.Long = `heddle-scheduler is kube-scheduler with the plugin Heddle: it places gangs of pods by the topology of
 the fabric, and shares of GPUs on GPUs. Flags and configuration are kube-scheduler's;
-docs/scheduling.md describes the plugin.`
+docs/concepts/scheduling.md describes the plugin.`
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if f := c.Flags().Lookup("version"); f != nil && f.Value.String() == "true" {

@@ -22,8 +22,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/programtest"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 )
 
 func TestRun(t *testing.T) {

@@ -132,8 +132,7 @@ func (d *daemon) serve() error {
 		options.Auth = auth
 	}
 	if o.exports.Conditions {
-		options.History = informers.NewHistory(d.core, publish.FieldManager)
-		d.runs = append(d.runs, options.History.Run)
+		options.History = informers.NewHistory(d.core, publish.FieldManager, clock.RealClock{})
 	}
 	var secure *tls.Config
 	if o.tlsDir != "" {

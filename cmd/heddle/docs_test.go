@@ -21,7 +21,7 @@ var (
 func TestDocumentedCommands(t *testing.T) {
 	found := 0
 	for page, text := range docs.Pages(t, "../..") {
-		if page == "docs/cli.md" { // TestReference makes it of the program's help.
+		if page == "docs/reference/cli.md" { // TestReference makes it of the program's help.
 			continue
 		}
 		for _, block := range fenced.FindAllStringSubmatch(text, -1) {
@@ -40,10 +40,10 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestDocumentedExitCodes compares the commands that docs/cli.md names beside exit code 1 with
+// TestDocumentedExitCodes compares the commands that docs/reference/cli.md names beside exit code 1 with
 // those that name it in their help.
 func TestDocumentedExitCodes(t *testing.T) {
-	_, row, _ := strings.Cut(docs.Pages(t, "../..")["docs/cli.md"], "| exit code 1 |")
+	_, row, _ := strings.Cut(docs.Pages(t, "../..")["docs/reference/cli.md"], "| exit code 1 |")
 	row, _, _ = strings.Cut(row, "\n")
 	var documented, helped []string
 	for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row, -1) {
@@ -58,7 +58,7 @@ func TestDocumentedExitCodes(t *testing.T) {
 	slices.Sort(documented)
 	slices.Sort(helped)
 	if diff := cmp.Diff(documented, helped); diff != "" {
-		t.Errorf("docs/cli.md and the help differ (-docs +help):\n%s", diff)
+		t.Errorf("docs/reference/cli.md and the help differ (-docs +help):\n%s", diff)
 	}
 }
 

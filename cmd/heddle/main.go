@@ -16,7 +16,6 @@ import (
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/demo"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/drain"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
@@ -69,7 +68,7 @@ func newCommand(program string) *cobra.Command {
 	root.AddCommand(
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(),
 		topo.NewCommand(), topo.NewWhyCommand(),
-		configCommand(), demo.NewCommand(),
+		configCommand(),
 		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
 	)

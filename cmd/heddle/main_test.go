@@ -16,7 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/test/clitest"
 )
 
-var update = flag.Bool("update", false, "write docs/cli.md")
+var update = flag.Bool("update", false, "write docs/reference/cli.md")
 
 // TestExitCodes runs the program as a shell does.
 func TestExitCodes(t *testing.T) {
@@ -72,9 +72,9 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestReference keeps docs/cli.md equal to the program's help.
+// TestReference keeps docs/reference/cli.md equal to the program's help.
 func TestReference(t *testing.T) {
-	const docs = "../../docs/cli.md"
+	const docs = "../../docs/reference/cli.md"
 	old, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ type Member struct {
 // DeviceID returns the device ID of an HCA for one of the sharers of resource r. With
 // one sharer it is the HCA's identity, a PCI address. Multus gives a network's CNI
 // plugin the IDs that PodResources has for the pod, as they are, and sriov-cni,
-// host-device and rdma-cni take the value as a PCI address (docs/rdma.md).
+// host-device and rdma-cni take the value as a PCI address (docs/concepts/hcas.md).
 func DeviceID(r *config.RDMAResource, hca string, sharer int) string {
 	if r.Sharers == 1 {
 		return hca

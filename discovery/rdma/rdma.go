@@ -1,9 +1,7 @@
 // Package rdma reads the kernel's RDMA devices: ports, GUIDs, device nodes and
 // the network devices on them.
 //
-// What it reports is sysfs'. RDMA netlink adds the network namespace mode and
-// notes devices that it lists and sysfs does not; it never adds or removes one.
-// The package changes nothing: no link is set up, no device opened. A device
+// What it reports is sysfs'. RDMA netlink adds the network namespace mode. The package changes nothing: no link is set up, no device opened. A device
 // with firmware that does not answer keeps its last good values and holds up no
 // other.
 package rdma
@@ -11,6 +9,7 @@ package rdma
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -40,7 +39,7 @@ type Reader struct {
 	apart   string
 	class   bounded.Reading[listing]
 	devices map[string]*bounded.Reading[reading]
-	netlink bounded.Reading[answer]
+	mode    bounded.Reading[string]
 	// home: the process has seen a device in its own network namespace. In mode
 	// exclusive, one that never has is in the wrong namespace, and the devices that are
 	// missing belong to no pod.
@@ -84,14 +83,28 @@ func (r *Reader) Read(ctx context.Context) Devices {
 		found.Probes = []machine.Probe{probe, absent}
 		return found
 	}
-	mode, notes, second := r.compare(ctx, found.HCAs, ask)
-	found.RDMA.NetnsMode, found.Skipped = mode, append(found.Skipped, notes...)
+	mode, second := r.netnsMode(ctx, netnsMode)
+	found.RDMA.NetnsMode = mode
 	r.home = r.home || len(all.names) > 0
 	if mode == netnsExclusive && r.home {
 		found.HCAs = append(found.HCAs, r.inOtherNamespaces(all)...)
 	}
 	found.Probes = []machine.Probe{elsewhere(probe, mode), second}
 	return found
+}
+
+// errNoFamily means that the kernel has no such netlink.
+var errNoFamily = errors.New("the kernel has no RDMA netlink: ib_core is not loaded")
+
+// netnsMode returns the network namespace mode. It is bounded although the socket has a timeout:
+// the kernel answers within the call that sends, and waits there for a device that is being removed.
+func (r *Reader) netnsMode(ctx context.Context, ask func() (string, error)) (mode string, probe machine.Probe) {
+	mode, err := r.mode.Read(ctx, r.timeout, ask)
+	probe = bounded.Probe(netlinkProbe, r.timeout, err)
+	if errors.Is(err, errNoFamily) {
+		mode, probe.State = "", machine.ProbeAbsent
+	}
+	return mode, probe
 }
 
 // netnsExclusive is the mode in which an RDMA device belongs to one network namespace.

@@ -9,7 +9,7 @@
 // [Limiter.Keep]. It contains no library. It never falls back to a
 // weaker enforcer than the one that was chosen: it rejects the container.
 //
-// docs/enforcers.md has what each enforcer withstands, and what it does not.
+// docs/concepts/enforcers.md has what each enforcer withstands, and what it does not.
 package enforce
 
 import (

@@ -22,7 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// HAMi-core's contract, which other libraries of the kind follow. docs/enforcers.md
+// HAMi-core's contract, which other libraries of the kind follow. docs/concepts/enforcers.md
 // has where it reads each.
 const (
 	// envDeviceMemory_<i> is "4096m" for the container's i-th GPU, without an index

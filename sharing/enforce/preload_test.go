@@ -193,7 +193,7 @@ func TestPreloadEnvironment(t *testing.T) {
 // TestDocumentedVariables: every variable of the documented table is set for every
 // GPU, and nothing else is. What is not set is what the pod sets.
 func TestDocumentedVariables(t *testing.T) {
-	text, err := os.ReadFile("../../docs/enforcers.md")
+	text, err := os.ReadFile("../../docs/concepts/enforcers.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 )
 
 // fleet is how many nodes topo-master is weighed with.

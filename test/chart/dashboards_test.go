@@ -121,7 +121,7 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// A panel, and the values of a variable, are of metrics that docs/observability.md has.
+// A panel, and the values of a variable, are of metrics that docs/reference/metrics.md has.
 // Every metric of a daemon's own table need not be in a panel.
 func TestDashboardsAreOfDocumentedMetrics(t *testing.T) {
 	page, err := os.ReadFile(root + "/" + docs.Observability)

@@ -56,7 +56,7 @@ func alerts(t *testing.T, objects rendered) (all []alert) {
 // Every alert has its steps under its name, and every heading an alert.
 func TestAlertsHaveRunbooks(t *testing.T) {
 	objects := render(t, "--set", everything, "--set", "monitoring.deploy=true")
-	page, err := os.ReadFile(root + "/docs/alerts.md")
+	page, err := os.ReadFile(root + "/docs/reference/alerts.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,14 +66,15 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	}
 	for _, a := range alerts(t, objects) {
 		names = append(names, a.Alert)
-		if _, anchor, _ := strings.Cut(a.Annotations["runbook_url"], "/docs/alerts.md#"); anchor != strings.ToLower(a.Alert) {
+		_, anchor, _ := strings.Cut(a.Annotations["runbook_url"], "/docs/reference/alerts.md#")
+		if anchor != strings.ToLower(a.Alert) {
 			t.Errorf("%s has runbook %q", a.Alert, a.Annotations["runbook_url"])
 		}
 	}
 	slices.Sort(headings)
 	slices.Sort(names)
 	if diff := cmp.Diff(headings, names); diff != "" {
-		t.Errorf("(-docs/alerts.md +alerts):\n%s", diff)
+		t.Errorf("(-docs/reference/alerts.md +alerts):\n%s", diff)
 	}
 }
 

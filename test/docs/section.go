@@ -16,7 +16,7 @@ import (
 
 // Observability is the page of all metrics, alerts, Events and conditions. Tests of
 // several packages make its sections.
-const Observability = "docs/observability.md"
+const Observability = "docs/reference/metrics.md"
 
 // Section compares a part of a page, which is between <!-- name --> and <!-- /name -->,
 // with what it should be, or writes it.

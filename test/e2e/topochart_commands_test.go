@@ -14,7 +14,7 @@ import (
 // the other one: the answers are equal, and have a text.
 func (b *topoChart) commandsAnswer(t *testing.T, want string) {
 	t.Helper()
-	commands := documented(t, b.path("docs/install.md"), "TOPO_MASTER_IP=")
+	commands := documented(t, b.path("docs/get-started/install.md"), "TOPO_MASTER_IP=")
 	eventually(t, func() string {
 		answer, err := b.NodeExec(t.Context(), "sh", "-ec", commands)
 		if err != nil {

@@ -127,7 +127,7 @@ func (i *Installer) Layouts(ctx context.Context, binaries ...string) error {
 	defer i.mu.Unlock()
 	return once(i.images, binaries, func(missing []string) error {
 		return i.release(ctx, append([]string{
-			"images", "-out", i.Layout(""), "-arch", runtime.GOARCH, "-registry", Registry, "-newest",
+			"images", "-out", i.Layout(""), "-arch", runtime.GOARCH, "-registry", Registry,
 		}, missing...)...)
 	})
 }

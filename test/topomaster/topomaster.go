@@ -125,9 +125,9 @@ func one(tb testing.TB) *snapshot.Latest {
 	})})
 	n1 := &informers.NodeState{Name: "n1", Node: &informers.Node{Name: "n1", UID: "u", Ready: true, GPUs: 8}}
 	latest := snapshot.NewLatest()
-	latest.Set(snapshot.New(snapshot.Snapshot{
+	latest.Set(&snapshot.Snapshot{
 		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)),
 		Nodes: snapshot.Table[*informers.NodeState]{n1},
-	}))
+	})
 	return latest
 }

@@ -15,42 +15,65 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// builder builds the layouts of one version.
-type builder struct {
-	*linker
-	out, registry string
-	arches        []string
-	revision      string
-	pins          []pin
-	newest        bool // replaces packages of the base that the mirror no longer has
-	bases         map[string]v1.Layer
-}
-
-func (b *builder) run(ctx context.Context, names []string) (err error) {
-	b.bases = map[string]v1.Layer{}
-	if b.revision, err = git(ctx, b.root, "rev-parse", "HEAD"); err != nil {
-		return err
-	}
-	pins, err := readLock(filepath.Join(b.root, lockFile))
+// images writes an OCI layout for each program, an index with an image for every architecture, and the bill of
+// materials of each image.
+func images(ctx context.Context, l *linker, o *options, names []string) error {
+	revision, err := git(ctx, l.root, "rev-parse", "HEAD")
 	if err != nil {
 		return err
 	}
-	for _, arch := range b.arches {
-		of, err := fetch(ctx, arch, pins, b.newest)
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	indexes := map[string]v1.ImageIndex{}
+	for arch := range strings.SplitSeq(o.arch, ",") {
+		debs, err := packages(ctx, arch)
 		if err != nil {
 			return err
 		}
-		b.pins = append(b.pins, of...)
-		if err := b.link(ctx, arch, names); err != nil {
+		base, err := layer(func(dir string) error { return unpack(ctx, dir, debs) })
+		if err != nil {
 			return err
+		}
+		if err := l.link(ctx, arch, names); err != nil {
+			return err
+		}
+		for _, name := range names {
+			sbom, err := billOfMaterials(l, name, arch, debs)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(o.out, name+"-"+arch+".spdx.json"), sbom, 0o644); err != nil {
+				return err
+			}
+			img, err := image(l, name, arch, revision, base)
+			if err != nil {
+				return fmt.Errorf("%s for %s: %w", name, arch, err)
+			}
+			if indexes[name] == nil {
+				indexes[name] = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+			}
+			indexes[name] = mutate.AppendManifests(indexes[name], mutate.IndexAddendum{
+				Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+			})
 		}
 	}
 	for _, name := range names {
-		digest, err := b.image(ctx, name)
+		dir := filepath.Join(o.out, name)
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		path, err := layout.Write(dir, empty.Index)
+		if err != nil {
+			return err
+		}
+		err = path.AppendIndex(indexes[name], layout.WithAnnotations(map[string]string{
+			"org.opencontainers.image.ref.name": l.version, "io.containerd.image.name": o.registry + "/" + name + ":" + l.version,
+		}))
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		fmt.Printf("%s:%s %s %s\n", name, b.version, digest, strings.Join(b.arches, ","))
+		fmt.Printf("%s:%s %s\n", name, l.version, o.arch)
 	}
 	return nil
 }
@@ -63,112 +86,41 @@ func git(ctx context.Context, root string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// image writes the layout of one program, an index with an image for every architecture, and the
-// bill of materials of each.
-func (b *builder) image(ctx context.Context, name string) (v1.Hash, error) {
-	dir := filepath.Join(b.out, name)
-	if err := os.RemoveAll(dir); err != nil {
-		return v1.Hash{}, err
-	}
-	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, arch := range b.arches {
-		img, sbom, err := b.one(ctx, name, arch)
-		if err != nil {
-			return v1.Hash{}, fmt.Errorf("%s: %w", arch, err)
+// image puts a program, and the second one of its image, on the base layer.
+func image(l *linker, name, arch, revision string, base v1.Layer) (v1.Image, error) {
+	top, err := layer(func(dir string) error {
+		for _, program := range withHook([]string{name}) {
+			if err := place(l.program(arch, program), filepath.Join(dir, "usr/local/bin", program)); err != nil {
+				return err
+			}
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
-		})
-		if err := os.MkdirAll(b.out, 0o755); err != nil {
-			return v1.Hash{}, err
-		}
-		if err := os.WriteFile(filepath.Join(b.out, name+"-"+arch+".spdx.json"), sbom, 0o644); err != nil {
-			return v1.Hash{}, err
-		}
-	}
-	path, err := layout.Write(dir, empty.Index)
+		return nil
+	})
 	if err != nil {
-		return v1.Hash{}, err
-	}
-	err = path.AppendIndex(index, layout.WithAnnotations(map[string]string{
-		"org.opencontainers.image.ref.name": b.version, "io.containerd.image.name": b.registry + "/" + name + ":" + b.version,
-	}))
-	if err != nil {
-		return v1.Hash{}, err
-	}
-	return index.Digest()
-}
-
-func (b *builder) one(ctx context.Context, name, arch string) (v1.Image, []byte, error) {
-	dir, err := os.MkdirTemp(b.dir, "image-*")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer os.RemoveAll(dir)
-	var files []string
-	for _, program := range withHook([]string{name}) {
-		file := filepath.Join(dir, "usr/local/bin", program)
-		if err := place(b.program(arch, program), file); err != nil {
-			return nil, nil, err
-		}
-		files = append(files, file)
-	}
-	sbom, err := billOfMaterials(name, b.version, arch, files, b.pins)
-	if err != nil {
-		return nil, nil, err
-	}
-	below, err := b.base(ctx, arch)
-	if err != nil {
-		return nil, nil, err
-	}
-	top, err := layerOf(dir)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	if img, err = mutate.AppendLayers(img, below, top); err != nil {
-		return nil, nil, err
+	created := v1.Time{Time: epoch}
+	img, err = mutate.Append(img,
+		mutate.Addendum{Layer: base, History: v1.History{CreatedBy: "libc6 and ca-certificates of Debian", Created: created}},
+		mutate.Addendum{Layer: top, History: v1.History{CreatedBy: name, Created: created}})
+	if err != nil {
+		return nil, err
 	}
-	img, err = mutate.ConfigFile(img, b.config(img, name, arch))
-	return img, sbom, err
-}
-
-func (b *builder) config(img v1.Image, name, arch string) *v1.ConfigFile {
 	c, err := img.ConfigFile()
 	if err != nil {
-		c = &v1.ConfigFile{}
+		return nil, err
 	}
-	c.OS, c.Architecture, c.Created = "linux", arch, v1.Time{Time: epoch}
+	c = c.DeepCopy()
+	c.OS, c.Architecture, c.Created = "linux", arch, created
 	c.Config = v1.Config{
 		User: "65532:65532", Entrypoint: []string{"/usr/local/bin/" + name}, WorkingDir: "/",
 		Env: []string{"PATH=/usr/local/bin:/usr/bin", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"},
 		Labels: map[string]string{
-			"org.opencontainers.image.title": name, "org.opencontainers.image.version": b.version,
-			"org.opencontainers.image.revision": b.revision, "org.opencontainers.image.licenses": "Apache-2.0",
+			"org.opencontainers.image.title": name, "org.opencontainers.image.version": l.version,
+			"org.opencontainers.image.revision": revision, "org.opencontainers.image.licenses": "Apache-2.0",
 			"org.opencontainers.image.source": "https://github.com/heddle-dev/heddle",
 		},
 	}
-	c.History = []v1.History{{CreatedBy: "libc6 and ca-certificates of Debian", Created: v1.Time{Time: epoch}}, {CreatedBy: name, Created: v1.Time{Time: epoch}}}
-	return c
-}
-
-// base returns the layer below all programs of an architecture, built once.
-func (b *builder) base(ctx context.Context, arch string) (v1.Layer, error) {
-	if l := b.bases[arch]; l != nil {
-		return l, nil
-	}
-	dir, err := os.MkdirTemp("", "heddle-base-*")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	if err := base(ctx, arch, dir, b.pins); err != nil {
-		return nil, err
-	}
-	l, err := layerOf(dir)
-	if err != nil {
-		return nil, err
-	}
-	b.bases[arch] = l
-	return l, nil
+	return mutate.ConfigFile(img, c)
 }

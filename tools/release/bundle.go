@@ -40,8 +40,12 @@ func bundle(ctx context.Context, root, from, out string) error {
 	if err := os.CopyFS(filepath.Join(dir, "chart"), os.DirFS(filepath.Join(root, "deploy/helm/heddle"))); err != nil {
 		return err
 	}
-	if err := pushers(ctx, root, dir); err != nil {
-		return err
+	for arch := range compilers { // This program pushes, on either architecture.
+		err := goBuild(ctx, filepath.Join(root, "tools/release"), filepath.Join(dir, "push-"+arch), "-s -w -buildid=",
+			[]string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch})
+		if err != nil {
+			return err
+		}
 	}
 	slices.Sort(names)
 	script := strings.NewReplacer("@IMAGES@", strings.Join(names, " "), "@TAG@", images[0].tag).Replace(header)
@@ -57,17 +61,5 @@ func bundle(ctx context.Context, root, from, out string) error {
 		return fmt.Errorf("write %s: %w", out, err)
 	}
 	fmt.Println(out)
-	return nil
-}
-
-// pushers adds this program to the bundle, for both architectures.
-func pushers(ctx context.Context, root, dir string) error {
-	for arch := range compilers {
-		err := goBuild(ctx, filepath.Join(root, "tools/release"), filepath.Join(dir, "push-"+arch), "-s -w -buildid=",
-			[]string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch}, ".")
-		if err != nil {
-			return err
-		}
-	}
 	return nil
 }

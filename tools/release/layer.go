@@ -29,9 +29,17 @@ func archive(to io.Writer, dir string) error {
 	return execute(cmd)
 }
 
-// layerOf returns a directory as a layer.
-func layerOf(dir string) (v1.Layer, error) {
+// layer returns the directory that fill fills as a layer.
+func layer(fill func(dir string) error) (v1.Layer, error) {
+	dir, err := os.MkdirTemp("", "heddle-layer-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
 	var b bytes.Buffer
+	if err := fill(dir); err != nil {
+		return nil, err
+	}
 	if err := archive(&b, dir); err != nil {
 		return nil, err
 	}

@@ -20,17 +20,17 @@ type linker struct {
 	root, dir, version string
 }
 
-// newLinker returns a linker for a directory, which it locks until end is called, or for a
-// temporary one.
+// newLinker returns a linker for a directory, by default one in the user's cache, which it locks until
+// end is called.
 func newLinker(root, dir, version string) (l *linker, end func(), err error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, nil, err
 	}
 	if dir == "" {
-		if dir, err = os.MkdirTemp("", "heddle-programs-*"); err != nil {
+		if dir, err = os.UserCacheDir(); err != nil {
 			return nil, nil, err
 		}
-		return &linker{root, dir, version}, func() { _ = os.RemoveAll(dir) }, nil
+		dir = filepath.Join(dir, "heddle", "programs")
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, nil, err
@@ -58,56 +58,38 @@ func withHook(names []string) []string {
 	return names
 }
 
-// link links programs and the second programs of their images: those of the main module in one
-// build, schedulers in their own modules.
+// link links programs and the second programs of their images, each in its own module.
 func (l *linker) link(ctx context.Context, arch string, names []string) error {
-	if err := os.MkdirAll(filepath.Join(l.dir, arch), 0o755); err != nil {
-		return err
-	}
-	var together []string
-	for _, name := range withHook(names) {
-		folder := filepath.Join("cmd", name)
-		if name == volcano {
-			folder = "cmd/heddle-" + volcano
-		}
-		_, err := os.Stat(filepath.Join(l.root, folder, "go.mod"))
-		switch {
-		case name == mountsHook: // It also runs on the node, with an unknown C library.
-			err = l.build(ctx, arch, "0", ".", l.program(arch, name), "./"+folder)
-		case err == nil:
-			err = l.build(ctx, arch, "1", folder, l.program(arch, name), ".")
-		default:
-			together, err = append(together, "./"+folder), nil
-		}
-		if err != nil {
-			return fmt.Errorf("%s for %s: %w", name, arch, err)
-		}
-	}
-	if len(together) == 0 {
-		return nil
-	}
-	if err := l.build(ctx, arch, "1", ".", l.program(arch, "")+"/", together...); err != nil {
-		return fmt.Errorf("%s for %s: %w", strings.Join(names, ", "), arch, err)
-	}
-	return nil
-}
-
-// build runs go build in a folder. NVML's functions are bound lazily (-z lazy), since older
-// drivers lack some.
-func (l *linker) build(ctx context.Context, arch, cgo, folder, out string, packages ...string) error {
 	cc, err := compiler(arch)
 	if err != nil {
 		return err
 	}
-	return goBuild(ctx, filepath.Join(l.root, folder), out, "-s -w -X main.version="+l.version+
-		" -extldflags=-Wl,-z,lazy,--build-id=none", []string{"GOOS=linux", "GOARCH=" + arch, "CGO_ENABLED=" + cgo, "CC=" + cc}, packages...)
+	if err := os.MkdirAll(filepath.Join(l.dir, arch), 0o755); err != nil {
+		return err
+	}
+	for _, name := range withHook(names) {
+		folder, cgo := filepath.Join(l.root, "cmd", name), "1"
+		switch name {
+		case volcano:
+			folder = filepath.Join(l.root, "cmd/heddle-"+volcano)
+		case mountsHook: // It also runs on the node, with an unknown C library.
+			cgo = "0"
+		}
+		// NVML's functions are bound lazily, since older drivers lack some.
+		err := goBuild(ctx, folder, l.program(arch, name),
+			"-s -w -X main.version="+l.version+" -extldflags=-Wl,-z,lazy,--build-id=none",
+			[]string{"GOOS=linux", "GOARCH=" + arch, "CGO_ENABLED=" + cgo, "CC=" + cc})
+		if err != nil {
+			return fmt.Errorf("%s for %s: %w", name, arch, err)
+		}
+	}
+	return nil
 }
 
-// goBuild compiles packages in a folder.
-func goBuild(ctx context.Context, folder, out, ldflags string, env []string, packages ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{
-		"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", ldflags, "-o", out,
-	}, packages...)...)
+// goBuild compiles the program in a folder.
+func goBuild(ctx context.Context, folder, out, ldflags string, env []string) error {
+	cmd := exec.CommandContext(ctx, "go",
+		"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", ldflags, "-o", out, ".")
 	cmd.Dir, cmd.Env = folder, append(os.Environ(), env...)
 	return execute(cmd)
 }
@@ -130,17 +112,16 @@ var compilers = map[string]string{"amd64": "x86_64-linux-gnu-gcc", "arm64": "aar
 
 // compiler returns the C compiler for an architecture. The machine's own may have another name.
 func compiler(arch string) (string, error) {
-	cc, ok := compilers[arch]
+	cc := compilers[arch]
 	_, err := exec.LookPath(cc)
 	switch {
-	case ok && err == nil:
+	case err == nil:
 		return cc, nil
 	case arch == runtime.GOARCH:
 		return "gcc", nil
-	case !ok:
-		return "", errors.New("unsupported architecture")
 	}
-	return "", fmt.Errorf("%w: apt-get install gcc-%s libc6-dev-%s-cross", err, strings.TrimSuffix(cc, "-gcc"), arch)
+	return "", fmt.Errorf("no C compiler for %s: %w: apt-get install gcc-%s libc6-dev-%s-cross",
+		arch, err, strings.TrimSuffix(cc, "-gcc"), arch)
 }
 
 // programs links programs into a directory, to run them without an image.

@@ -6,19 +6,20 @@
 //	release push   [-from DIR] DOMAIN/PROJECT
 //	release bundle [-from DIR] [-out FILE]
 //	release cli    [-out DIR] -version V
-//	release lock
 //
-// Images and archives are reproducible: of one commit and one base.lock they have the same bytes.
+// Of one commit and the same Debian packages, images and archives have the same bytes.
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -46,91 +47,79 @@ func main() {
 	}
 }
 
+// options are the flags of all commands.
+type options struct {
+	root, from, out, version, arch, programs, registry string
+	insecure                                           bool
+}
+
 func run(ctx context.Context, args []string) error {
+	errUsage := errors.New("want images, programs, push, bundle or cli")
 	if len(args) == 0 {
-		return errors.New("want images, programs, push, bundle, cli or lock")
+		return errUsage
 	}
-	command, args := args[0], args[1:]
-	set := flag.NewFlagSet(command, flag.ContinueOnError)
-	root := set.String("root", ".", "the repository")
-	switch command {
+	var o options
+	set := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	set.StringVar(&o.root, "root", ".", "the repository")
+	set.StringVar(&o.from, "from", "dist/images", "push, bundle: directory of the OCI layouts")
+	set.StringVar(&o.out, "out", "", "file of the bundle, or directory; empty: below dist")
+	set.StringVar(&o.version, "version", "", "version of the programs and tag of the images; empty: git describe")
+	set.StringVar(&o.arch, "arch", "amd64,arm64", "images: architectures, comma-separated")
+	set.StringVar(&o.programs, "programs", "", "directory that keeps linked programs; empty: in the user's cache")
+	set.StringVar(&o.registry, "registry", "heddle", "images: prefix of the name for containerd's import of a layout")
+	set.BoolVar(&o.insecure, "insecure", false, "push: the registry has no TLS")
+	if err := set.Parse(args[1:]); err != nil {
+		return err
+	}
+	switch args[0] {
 	case "images", "programs":
-		return build(ctx, set, root, args)
+		o.out = cmp.Or(o.out, "dist/"+args[0])
+		return build(ctx, &o, args[0] == "images", set.Args())
 	case "push":
-		from := set.String("from", "dist/images", "directory of the OCI layouts")
-		insecure := set.Bool("insecure", false, "the registry has no TLS")
-		if err := set.Parse(args); err != nil {
-			return err
-		}
 		if set.NArg() != 1 {
 			return errors.New("push: want the registry and project, DOMAIN/PROJECT")
 		}
-		return push(ctx, *from, set.Arg(0), *insecure)
+		return push(ctx, o.from, set.Arg(0), o.insecure)
 	case "bundle":
-		from := set.String("from", "dist/images", "directory of the OCI layouts")
-		out := set.String("out", "dist/heddle-images.run", "file to write")
-		if err := set.Parse(args); err != nil {
-			return err
-		}
-		return bundle(ctx, *root, *from, *out)
+		return bundle(ctx, o.root, o.from, cmp.Or(o.out, "dist/heddle-images.run"))
 	case "cli":
-		out := set.String("out", "dist/cli", "directory of the archives")
-		version := set.String("version", "", "version of the release, such as v0.1.0")
-		on := set.String("platforms", platforms, "GOOS/GOARCH, comma-separated")
-		if err := set.Parse(args); err != nil {
-			return err
-		}
-		if *version == "" {
+		if o.version == "" {
 			return errors.New("cli: want -version")
 		}
-		return cli(ctx, *root, *out, *version, strings.Split(*on, ","))
-	case "lock":
-		if err := set.Parse(args); err != nil {
-			return err
-		}
-		return lock(ctx, filepath.Join(*root, lockFile))
+		return cli(ctx, o.root, cmp.Or(o.out, "dist/cli"), o.version, platforms())
 	}
-	return fmt.Errorf("%s: want images, programs, push, bundle, cli or lock", command)
+	return errUsage
 }
 
 // build builds images, or only the programs for this machine's architecture.
-func build(ctx context.Context, set *flag.FlagSet, root *string, args []string) error {
-	version := set.String("version", "", "version of the programs and tag of the images; empty: git describe")
-	keep := set.String("programs", "", "directory that keeps linked programs; empty: all are linked again")
-	out := set.String("out", "dist/"+set.Name(), "directory of the OCI layouts, or of the programs")
-	arches, registry, newest := runtime.GOARCH, "heddle", false
-	if set.Name() == "images" {
-		set.StringVar(&arches, "arch", "amd64,arm64", "architectures, comma-separated")
-		set.BoolVar(&newest, "newest", false, "for tests: the newest packages if the mirror no longer has the pinned ones")
-		set.StringVar(&registry, "registry", registry, "prefix of the image's name for containerd's import of a layout")
-	}
-	if err := set.Parse(args); err != nil {
-		return err
-	}
-	names := set.Args()
+func build(ctx context.Context, o *options, asImages bool, names []string) error {
 	if len(names) == 0 {
 		names = binaries
 	}
 	for _, n := range names {
 		if !slices.Contains(binaries, n) {
-			return fmt.Errorf("%s: %s is not one of %s", set.Name(), n, strings.Join(binaries, ", "))
+			return fmt.Errorf("%s is not one of %s", n, strings.Join(binaries, ", "))
 		}
 	}
-	if *version == "" {
-		v, err := git(ctx, *root, "describe", "--tags", "--always", "--dirty")
+	if o.version == "" {
+		v, err := git(ctx, o.root, "describe", "--tags", "--always", "--dirty")
 		if err != nil {
 			return err
 		}
-		*version = v
+		o.version = v
 	}
-	l, end, err := newLinker(*root, *keep, *version)
+	l, end, err := newLinker(o.root, o.programs, o.version)
 	if err != nil {
 		return err
 	}
 	defer end()
-	if set.Name() == "programs" {
-		return programs(ctx, l, arches, *out, names)
+	if asImages {
+		return images(ctx, l, o, names)
 	}
-	b := builder{linker: l, out: *out, registry: registry, arches: strings.Split(arches, ","), newest: newest}
-	return b.run(ctx, names)
+	return programs(ctx, l, runtime.GOARCH, o.out, names)
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
 }

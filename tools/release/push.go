@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -14,39 +13,40 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// stored is an index of a layout and its tag.
+// stored is the index of a layout and its tag.
 type stored struct {
 	name, tag string
 	index     v1.ImageIndex
 }
 
-// layouts returns the images below a directory.
+// layouts returns the images below a directory, by name.
 func layouts(from string) ([]stored, error) {
-	dirs, err := filepath.Glob(filepath.Join(from, "*", "oci-layout"))
+	files, err := filepath.Glob(filepath.Join(from, "*", "oci-layout"))
 	if err != nil {
 		return nil, err
 	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no images in %s: make images", from)
+	}
 	var all []stored
-	for _, file := range dirs {
+	for _, file := range files {
 		dir := filepath.Dir(file)
 		top, err := layout.ImageIndexFromPath(dir)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
 		m, err := top.IndexManifest()
+		if err == nil && len(m.Manifests) == 0 {
+			err = errors.New("no image")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
-		for _, d := range m.Manifests {
-			index, err := top.ImageIndex(d.Digest)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", dir, err)
-			}
-			all = append(all, stored{filepath.Base(dir), d.Annotations["org.opencontainers.image.ref.name"], index})
+		index, err := top.ImageIndex(m.Manifests[0].Digest)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
-	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("no images in %s: make images", from)
+		all = append(all, stored{filepath.Base(dir), m.Manifests[0].Annotations["org.opencontainers.image.ref.name"], index})
 	}
 	return all, nil
 }
@@ -65,15 +65,14 @@ func push(ctx context.Context, from, registry string, insecure bool) error {
 	var errs []error
 	for _, i := range images {
 		ref, err := name.NewTag(registry+"/"+i.name+":"+i.tag, options...)
+		if err == nil {
+			err = remote.WriteIndex(ref, i.index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+		}
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("push %s: %w", i.name, err))
 			continue
 		}
-		if err := remote.WriteIndex(ref, i.index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-			errs = append(errs, fmt.Errorf("push %s: %w", ref, err))
-			continue
-		}
-		fmt.Fprintln(os.Stdout, ref)
+		fmt.Println(ref)
 	}
 	return errors.Join(errs...)
 }

@@ -16,7 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 )
 

@@ -29,24 +29,15 @@ func (g *leafGroup) cut(n int, ids []string) {
 	}
 }
 
-// numberings returns how the group's own leaves number their ports, learnt from the members with
-// all cables right, or from all members.
+// numberings returns how the group's own leaves number their ports, learnt from the members.
 func (g *leafGroup) numberings() map[int32]*numbering {
 	places := map[int32][]place{}
-	for _, all := range []bool{false, true} {
-		for i, m := range g.members {
-			if len(g.findings[i]) > 0 && !all {
-				continue
+	for _, m := range g.members {
+		for j := range m.links.ports {
+			p := &m.links.ports[j]
+			if at, ok := placeOf(p.switchPort.Value()); ok && p.leaf != 0 && g.own.count(p.leaf) > 0 {
+				places[p.leaf] = append(places[p.leaf], at)
 			}
-			for j := range m.links.ports {
-				p := &m.links.ports[j]
-				if at, ok := placeOf(p.switchPort.Value()); ok && p.leaf != 0 && g.own.count(p.leaf) > 0 {
-					places[p.leaf] = append(places[p.leaf], at)
-				}
-			}
-		}
-		if len(places) > 0 {
-			break
 		}
 	}
 	out := make(map[int32]*numbering, len(places))

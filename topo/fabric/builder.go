@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -58,6 +59,7 @@ type node struct {
 	// the path makes no sense.
 	path    []string
 	badPath bool
+	nvlink  string // Its domain.
 	// print is another one after each change of what the node's element follows from.
 	print uint64
 
@@ -76,6 +78,10 @@ type node struct {
 	cause cause
 }
 
+// newPrint returns another number each time: sums of prints are equal if all of them are, and
+// else by chance of one in 2^64.
+func newPrint() uint64 { return rand.Uint64() } //nolint:gosec // Not a secret.
+
 // New makes a builder without nodes, of a tree with these levels, top first; see [Preset].
 func New(levels []Level) *Builder {
 	return &Builder{
@@ -88,34 +94,30 @@ func New(levels []Level) *Builder {
 // Put adds nodes or replaces all that is known of them; of two with one name
 // the last counts.
 func (b *Builder) Put(nodes ...Node) {
-	for _, n := range nodes {
-		b.put(n)
-	}
-	b.changed = b.changed || len(nodes) > 0
-}
-
-func (b *Builder) put(now Node) {
-	n := b.nodes[now.Name]
-	if n == nil {
-		n = &node{Node: Node{Name: now.Name}, links: b.symbols.links(b.none)}
-		b.symbols.enter(n)
-		b.nodes[now.Name] = n
-		b.order = slices.Insert(b.order, find(b.order, n), n)
-	}
-	if now.Report == nil {
-		now.Report, now.Heartbeat = b.none, time.Time{}
-	}
-	if n.Report != now.Report {
-		b.symbols.leave(n)
-		n.links = b.symbols.links(now.Report)
-		b.symbols.enter(n)
-		n.path, n.badPath = pathNames(b.levels, now.Report.Rest.Path)
-		b.recabled = true
-	}
-	n.Node, n.print = now, b.symbols.print()
-	invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }
-	if slices.ContainsFunc(n.Names, invalid) {
-		n.Names = slices.DeleteFunc(slices.Clone(n.Names), invalid)
+	for _, now := range nodes {
+		n := b.nodes[now.Name]
+		if n == nil {
+			n = &node{Node: Node{Name: now.Name}, links: b.symbols.links(b.none)}
+			b.symbols.enter(n, 1)
+			b.nodes[now.Name] = n
+			b.order = slices.Insert(b.order, find(b.order, n), n)
+		}
+		if now.Report == nil {
+			now.Report, now.Heartbeat = b.none, time.Time{}
+		}
+		if n.Report != now.Report {
+			b.symbols.enter(n, -1)
+			n.links = b.symbols.links(now.Report)
+			b.symbols.enter(n, 1)
+			n.path, n.badPath = pathNames(b.levels, now.Report.Rest.Path)
+			n.nvlink = now.Report.Rest.NVLinkDomain
+			b.recabled = true
+		}
+		invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }
+		if slices.ContainsFunc(now.Names, invalid) {
+			now.Names = slices.DeleteFunc(slices.Clone(now.Names), invalid)
+		}
+		n.Node, n.print, b.changed = now, newPrint(), true
 	}
 }
 
@@ -135,7 +137,7 @@ func (b *Builder) Remove(name string) {
 	delete(b.nodes, name)
 	i := find(b.order, n)
 	b.order = slices.Delete(b.order, i, i+1)
-	b.symbols.leave(n)
+	b.symbols.enter(n, -1)
 	b.recabled = true
 }
 
@@ -147,7 +149,7 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 	}
 	for _, n := range b.order {
 		if beat := b.heartbeat(n); beat != n.beat {
-			n.beat, n.print, b.changed = beat, b.symbols.print(), true
+			n.beat, n.print, b.changed = beat, newPrint(), true
 		}
 	}
 	if b.recabled {
@@ -171,7 +173,7 @@ func (b *Builder) build() {
 		}
 	})
 	crossing := t.compose(b.tree)
-	b.snapshot = b.snapshot.next(t.root.shows(), crossing)
+	b.snapshot = b.snapshot.next(t.root.shows(nil), crossing)
 	b.tree = t
 }
 
@@ -187,7 +189,7 @@ func (b *Builder) compact() {
 	b.symbols = newSymbols()
 	for _, n := range b.order {
 		n.links = b.symbols.links(n.Report)
-		b.symbols.enter(n)
+		b.symbols.enter(n, 1)
 	}
 	b.room = 2*b.symbols.size() + spare
 	b.survey = &survey{votes: &grouping{}}

@@ -23,8 +23,9 @@ type leafGroup struct {
 	print uint64
 	*outcome
 	// spine is the ID that stands for the groups that share spines with this one, "" if
-	// no uplinks are known.
+	// no uplinks are known, above the number of its ends.
 	spine string
+	above int32
 }
 
 // outcome is the result of checking the cables of a leaf group.
@@ -333,7 +334,7 @@ func (p *port) finding(node string, ids []string) Finding {
 	return f
 }
 
-// alone returns the findings of a node that is in no leaf group.
+// alone returns the findings of a node in no leaf group, in their order.
 func (l *links) alone(node string) []Finding {
 	var out []Finding
 	for i := range l.ports {
@@ -344,6 +345,5 @@ func (l *links) alone(node string) []Finding {
 		}
 		out = append(out, f)
 	}
-	sortFindings(out)
 	return out
 }

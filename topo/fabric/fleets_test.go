@@ -205,7 +205,7 @@ func sizes() []struct{ nodes, seeds int } {
 	return []struct{ nodes, seeds int }{{16, 4}, {128, 2}, {1024, 1}}
 }
 
-// TestFleets is the table in docs/topology-sources.md.
+// TestFleets is the table in docs/concepts/topology-sources.md.
 func TestFleets(t *testing.T) { //nolint:tparallel // The subtest that waits for the others.
 	t.Parallel()
 	all, scores := fleets(), make([]map[string]score, len(fleets()))
@@ -222,12 +222,12 @@ func TestFleets(t *testing.T) { //nolint:tparallel // The subtest that waits for
 			})
 		}
 	})
-	b, err := os.ReadFile("../../docs/topology-sources.md")
+	b, err := os.ReadFile("../../docs/concepts/topology-sources.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := table(all, scores); !strings.Contains(string(b), want) {
-		t.Errorf("docs/topology-sources.md has another table than:\n%s", want)
+		t.Errorf("docs/concepts/topology-sources.md has another table than:\n%s", want)
 	}
 }
 

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"encoding/binary"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,8 +17,6 @@ type ends struct {
 	bundles []bundle
 	// follows is set for members that count only at switches with few links of others.
 	follows bool
-	// print differs between any two ends.
-	print uint64
 }
 
 // link leads from a rail to a switch.
@@ -25,20 +24,6 @@ type link struct{ to, rail int32 }
 
 // bundle is n links to a switch, or of one of the ends.
 type bundle struct{ other, n int32 }
-
-// newEnds returns the links of one member.
-func newEnds(links []link) *ends {
-	e := &ends{members: 1, links: links, bundles: make([]bundle, 0, len(links))}
-	for _, l := range links {
-		i := slices.IndexFunc(e.bundles, func(b bundle) bool { return b.other == l.to })
-		if i < 0 {
-			e.bundles = append(e.bundles, bundle{l.to, 1})
-			continue
-		}
-		e.bundles[i].n++
-	}
-	return e
-}
 
 // to counts the links to a switch.
 func (e *ends) to(h int32) int32 {
@@ -60,124 +45,119 @@ type grouping struct {
 	// foreign are the switches, in ascending order, that members of a group are linked
 	// to and that are foreign to the group.
 	foreign map[int32][]int32
-	// anchors and prints are the outcome of vote 1 and what each follows from.
+	// anchors are the outcome of vote 1.
 	anchors []int32
-	prints  []uint64
 }
 
-// vote groups members (nodes, or leaf groups) by their links to switches (leaves, or spines) with
-// these IDs. Members with equal links are one: they vote alike. Anchors are not computed again where the last
-// vote had the same members with the same links.
-func vote(ids []string, all []*ends, last *grouping) *grouping {
-	v := newVoting(ids, all)
-	out := &grouping{prints: v.prints()}
-	out.anchors = v.anchors(out.prints, last)
-	out.group = v.groups(v.homes(v.votes(out.anchors)))
-	out.foreign = v.foreign(out.group)
-	return out
-}
-
-// voting has the links prepared for the votes.
+// voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines).
+// Members with equal links are one: they vote alike.
 type voting struct {
 	// ids are the IDs of the switches; number 0 stands for no switch.
-	ids  []string
-	ends []*ends
-	// list holds the ends with links, sorted by switch; start holds the first index of each switch.
-	list  []bundle
-	start []int32
-	// leading and following count the links at each switch of members that lead and
-	// that follow.
-	leading, following []reach
+	ids      []string
+	switches []junction
+	ends     []*ends
+	known    map[string]*ends
+}
+
+// junction is a switch with the ends that have links to it.
+type junction struct {
+	list []bundle
+	// leading and following count the links of members that lead and that follow.
+	leading, following reach
+	// touched is set if the links are others than in the last vote.
+	touched bool
 }
 
 // reach counts links, and links of members that have other links.
 type reach struct{ links, wide int32 }
 
-func newVoting(ids []string, all []*ends) *voting {
-	v := &voting{
-		ids: ids, ends: all, start: make([]int32, len(ids)+2),
-		leading: make([]reach, len(ids)), following: make([]reach, len(ids)),
+// connect returns the ends with these links.
+func (v *voting) connect(links []link, follows bool) *ends {
+	key := make([]byte, 1, 1+8*maxPorts)
+	if follows {
+		key[0] = 1
 	}
-	for _, e := range all {
-		if e.members == 0 {
+	for _, l := range links {
+		key = binary.NativeEndian.AppendUint32(key, uint32(l.to))   //nolint:gosec // Never negative.
+		key = binary.NativeEndian.AppendUint32(key, uint32(l.rail)) //nolint:gosec // Never negative.
+	}
+	if e := v.known[string(key)]; e != nil {
+		return e
+	}
+	e := &ends{
+		links: links, bundles: make([]bundle, 0, len(links)), follows: follows,
+		number: int32(len(v.ends)), //nolint:gosec // See compact.
+	}
+	for _, l := range links {
+		i := slices.IndexFunc(e.bundles, func(b bundle) bool { return b.other == l.to })
+		if i < 0 {
+			e.bundles = append(e.bundles, bundle{l.to, 1})
 			continue
 		}
-		for _, b := range e.bundles {
-			r := &v.leading[b.other]
-			if e.follows {
-				r = &v.following[b.other]
-			}
-			n := b.n * e.members
-			r.links += n
-			if e.degree() > 1 {
-				r.wide += n
-			}
-			v.start[b.other+2]++
+		e.bundles[i].n++
+	}
+	v.ends, v.known[string(key)] = append(v.ends, e), e
+	return e
+}
+
+// count gives ends n members more.
+func (v *voting) count(e *ends, n int32) {
+	e.members += n
+	for _, b := range e.bundles {
+		s := &v.switches[b.other]
+		r := &s.leading
+		if e.follows {
+			r = &s.following
+		}
+		r.links += n * b.n
+		if e.degree() > 1 {
+			r.wide += n * b.n
+		}
+		if s.touched = true; e.members == n {
+			s.list = append(s.list, bundle{e.number, b.n})
+		} else if e.members == 0 {
+			s.list = slices.DeleteFunc(s.list, func(o bundle) bool { return o.other == e.number })
 		}
 	}
-	next := v.start[1:] // Where the next of each switch goes, in the end where its list ends.
-	for i := 1; i < len(next); i++ {
-		next[i] += next[i-1]
-	}
-	v.list = make([]bundle, next[len(next)-1])
-	for i := int32(0); int(i) < len(all); i++ {
-		if all[i].members == 0 {
-			continue
-		}
-		for _, b := range all[i].bundles {
-			v.list[next[b.other]] = bundle{i, b.n}
-			next[b.other]++
-		}
-	}
-	return v
+}
+
+// vote returns the outcome of all votes. Anchors are not computed again where the last
+// vote had the same members with the same links.
+func (v *voting) vote(last *grouping) *grouping {
+	out := &grouping{anchors: v.anchors(last.anchors)}
+	out.group = v.groups(v.homes(v.votes(out.anchors)))
+	out.foreign = v.foreign(out.group)
+	return out
 }
 
 // at returns the ends with links at a switch.
-func (v *voting) at(h int32) []bundle { return v.list[v.start[h]:v.start[h+1]] }
+func (v *voting) at(h int32) []bundle { return v.switches[h].list }
 
 // counts reports whether links count at a switch in votes 1 and 3.
-func (v *voting) counts(h int32, e *ends) bool { return !e.follows || v.leading[h].links <= few }
+func (v *voting) counts(h int32, e *ends) bool {
+	return !e.follows || v.switches[h].leading.links <= few
+}
 
 // counted counts the links at a switch that do.
 func (v *voting) counted(h int32) reach {
-	if v.leading[h].links > few {
-		return v.leading[h]
+	s := &v.switches[h]
+	if s.leading.links > few {
+		return s.leading
 	}
-	return reach{v.leading[h].links + v.following[h].links, v.leading[h].wide + v.following[h].wide}
+	return reach{s.leading.links + s.following.links, s.leading.wide + s.following.wide}
 }
 
 func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.ids[b]) }
 
-// prints returns a fingerprint for each switch: a sum over its members and over the members of all
-// their switches.
-func (v *voting) prints() []uint64 {
-	at, out := make([]uint64, len(v.ids)), make([]uint64, len(v.ids))
-	for _, e := range v.ends {
-		for _, b := range e.bundles {
-			at[b.other] += e.print * uint64(e.members) //nolint:gosec // Never negative.
-		}
-	}
-	for _, e := range v.ends {
-		sum := uint64(0)
-		for _, b := range e.bundles {
-			sum += at[b.other]
-		}
-		for _, b := range e.bundles {
-			out[b.other] += sum * uint64(e.members) //nolint:gosec // Never negative.
-		}
-	}
-	return out
-}
-
 // anchors is vote 1: the least switch among each switch and its siblings.
-func (v *voting) anchors(prints []uint64, last *grouping) []int32 {
-	out := make([]int32, len(v.ids))
+func (v *voting) anchors(last []int32) []int32 {
+	out, known := make([]int32, len(v.ids)), v.forget(len(last))
+	copy(out, last)
 	parallel(len(v.ids), func(from, to int32) {
 		shared := make([]int32, len(v.ids))
 		var met []int32
 		for h := from; h < to; h++ {
-			if int(h) < len(last.prints) && prints[h] == last.prints[h] {
-				out[h] = last.anchors[h]
+			if known[h] {
 				continue
 			}
 			met = v.share(h, shared, met[:0])
@@ -186,13 +166,28 @@ func (v *voting) anchors(prints []uint64, last *grouping) []int32 {
 				if v.compare(o, out[h]) < 0 && v.siblings(h, o, shared[o]) {
 					out[h] = o
 				}
-			}
-			for _, o := range met {
 				shared[o] = 0
 			}
 		}
 	})
 	return out
+}
+
+// forget returns for which of the first n switches the anchor is as in the last vote: all but
+// the touched ones and those with ends in common with one.
+func (v *voting) forget(n int) []bool {
+	known := slices.Concat(slices.Repeat([]bool{true}, n), make([]bool, len(v.ids)-n))
+	for h := range v.switches {
+		if s := &v.switches[h]; s.touched {
+			known[h], s.touched = false, false
+			for _, a := range s.list {
+				for _, b := range v.ends[a.other].bundles {
+					known[b.other] = false
+				}
+			}
+		}
+	}
+	return known
 }
 
 // share counts the links that a switch has in common with each other one, and
@@ -262,30 +257,39 @@ func (v *voting) shareClasses(h, o, wide int32) bool {
 // votes is vote 2: the anchor that most links of a member lead to.
 func (v *voting) votes(anchors []int32) []int32 {
 	out := make([]int32, len(v.ends))
-	var t tally[int32]
-	for i, e := range v.ends {
-		t.reset()
-		for _, b := range e.bundles {
-			t.add(anchors[b.other], b.n)
+	parallel(len(out), func(from, to int32) {
+		var t tally[int32]
+		for i := from; i < to; i++ {
+			out[i] = v.choice(i, anchors, &t)
 		}
-		out[i] = t.most(v.compare)
-	}
+	})
 	return out
+}
+
+// choice counts the links of a member by what their switches stand for, and returns the most.
+func (v *voting) choice(member int32, of []int32, t *tally[int32]) int32 {
+	t.reset()
+	for _, b := range v.ends[member].bundles {
+		t.add(of[b.other], b.n)
+	}
+	return t.most(v.compare)
 }
 
 // homes is vote 3: what most members at a switch voted for.
 func (v *voting) homes(votes []int32) []int32 {
 	out := make([]int32, len(v.ids))
-	var t tally[int32]
-	for h := int32(1); int(h) < len(out); h++ {
-		t.reset()
-		for _, a := range v.at(h) {
-			if v.counts(h, v.ends[a.other]) {
-				t.add(votes[a.other], a.n*v.ends[a.other].members)
+	parallel(len(out), func(from, to int32) {
+		var t tally[int32]
+		for h := from; h < to; h++ {
+			t.reset()
+			for _, a := range v.at(h) {
+				if v.counts(h, v.ends[a.other]) {
+					t.add(votes[a.other], a.n*v.ends[a.other].members)
+				}
 			}
+			out[h] = t.most(v.compare)
 		}
-		out[h] = t.most(v.compare)
-	}
+	})
 	return out
 }
 
@@ -293,52 +297,39 @@ func (v *voting) homes(votes []int32) []int32 {
 // the one wins where more links of the member start from a usual rail of the switch.
 func (v *voting) groups(home []int32) []int32 {
 	out := make([]int32, len(v.ends))
-	var t tally[int32]
-	usual := map[int32][]int32{} // Of the switches that are asked for.
-	for i, e := range v.ends {
-		t.reset()
-		for _, b := range e.bundles {
-			t.add(home[b.other], b.n)
-		}
-		out[i] = t.most(v.compare)
-		most := t.count(out[i])
-		if !slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n == most && c.value != out[i] }) {
-			continue
-		}
-		for _, l := range e.links {
-			if usual[l.to] == nil {
-				usual[l.to] = v.usual(l.to)
+	parallel(len(out), func(from, to int32) {
+		var t tally[int32]
+		for i := from; i < to; i++ {
+			out[i] = v.choice(i, home, &t)
+			most := t.count(out[i])
+			if !slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n == most && c.value != out[i] }) {
+				continue
 			}
-			t.add(home[l.to], 1<<10) // Usual rails decide between equals alone.
-			if slices.Contains(usual[l.to], l.rail) {
-				t.add(home[l.to], 1)
+			for _, l := range v.ends[i].links {
+				t.add(home[l.to], 1<<10) // Usual rails decide between equals alone.
+				if v.isUsual(l) {
+					t.add(home[l.to], 1)
+				}
 			}
+			out[i] = t.most(v.compare)
 		}
-		out[i] = t.most(v.compare)
-	}
+	})
 	return out
 }
 
-// usual returns the rails with at least half as many links at a switch as any other, or
-// none without members.
-func (v *voting) usual(h int32) []int32 {
+// isUsual reports whether at least half as many links at a switch start from the rail of a
+// link as from any other.
+func (v *voting) isUsual(link link) bool {
 	var rails tally[int32]
-	most := int32(0)
-	for _, a := range v.at(h) {
+	for _, a := range v.at(link.to) {
 		for _, l := range v.ends[a.other].links {
-			if l.to == h {
+			if l.to == link.to {
 				rails.add(l.rail, v.ends[a.other].members)
-				most = max(most, rails.count(l.rail))
 			}
 		}
 	}
-	out := []int32{}
-	for _, c := range rails.list {
-		if 2*c.n >= most {
-			out = append(out, c.value)
-		}
-	}
-	return out
+	n := 2 * rails.count(link.rail)
+	return !slices.ContainsFunc(rails.list, func(c count[int32]) bool { return c.n > n })
 }
 
 // foreign finds the switches that are foreign to the groups of members at them.

@@ -2,9 +2,7 @@ package fabric
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 
@@ -59,34 +57,21 @@ type uplink struct {
 
 // symbols number switches by ID, and store equal shapes and ends once.
 type symbols struct {
-	ids     []string // Number 0 stands for no switch.
+	voting
 	numbers map[string]int32
 	shapes  map[string]*shape
-	ends    []*ends
-	known   map[string]*ends
-	// owners has a node of each GUID, shared all nodes of those with several, by name.
-	owners map[uint64]*node
-	shared map[uint64][]*node
-	prints int
-	seed   maphash.Seed
+	owners  map[uint64][]*node // By GUID, sorted by name.
 }
 
 func newSymbols() symbols {
 	return symbols{
-		ids: []string{""}, numbers: map[string]int32{"": 0}, shapes: map[string]*shape{},
-		known: map[string]*ends{}, owners: map[uint64]*node{}, shared: map[uint64][]*node{}, seed: maphash.MakeSeed(),
+		voting:  voting{ids: []string{""}, switches: make([]junction, 1), known: map[string]*ends{}},
+		numbers: map[string]int32{"": 0}, shapes: map[string]*shape{}, owners: map[uint64][]*node{},
 	}
 }
 
 // size counts the entries.
 func (s *symbols) size() int { return len(s.ids) + len(s.shapes) + len(s.ends) }
-
-// print is another number each time: sums of prints are equal if all of them are, and
-// else by chance of one in 2^64.
-func (s *symbols) print() uint64 {
-	s.prints++
-	return maphash.Comparable(s.seed, s.prints)
-}
 
 // number returns the number of the switch with an ID, in any spelling.
 func (s *symbols) number(id string) int32 {
@@ -94,18 +79,16 @@ func (s *symbols) number(id string) int32 {
 	n, ok := s.numbers[id]
 	if !ok {
 		n = int32(len(s.ids)) //nolint:gosec // See compact.
-		s.ids = append(s.ids, id)
+		s.ids, s.switches = append(s.ids, id), append(s.switches, junction{})
 		s.numbers[id] = n
 	}
 	return n
 }
 
-// usualPorts is the usual number of fabric ports on a node.
-const usualPorts = 8
-
 // links reads a report.
 func (s *symbols) links(r *Report) *links {
-	out := &links{ports: make([]port, 0, min(len(r.rails), maxPorts)), guids: make([]uint64, 0, usualPorts)}
+	room := min(len(r.rails), maxPorts)
+	out := &links{ports: make([]port, 0, room), guids: make([]uint64, 0, room)}
 	for i := range r.rails {
 		d := r.rails[i].device.Value()
 		if d.role != string(machine.RoleFabric) || len(out.ports) == maxPorts ||
@@ -140,7 +123,7 @@ func (s *symbols) links(r *Report) *links {
 
 // shape returns the shape of a node with these accelerators and sorted ports.
 func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shape {
-	positions := make([]int32, 0, usualPorts)
+	positions := make([]int32, 0, len(ports))
 	for i := range ports {
 		positions = append(positions, ports[i].position)
 	}
@@ -166,69 +149,27 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 	return out
 }
 
-// connect has the ends with these links.
-func (s *symbols) connect(links []link, follows bool) *ends {
-	key := make([]byte, 1, 1+8*maxPorts)
-	if follows {
-		key[0] = 1
-	}
-	for _, l := range links {
-		key = binary.NativeEndian.AppendUint32(key, uint32(l.to))   //nolint:gosec // Never negative.
-		key = binary.NativeEndian.AppendUint32(key, uint32(l.rail)) //nolint:gosec // Never negative.
-	}
-	e := s.known[string(key)]
-	if e == nil {
-		e = newEnds(links)
-		e.members, e.follows, e.print, e.number = 0, follows, s.print(), int32(len(s.ends)) //nolint:gosec // See compact.
-		s.ends, s.known[string(key)] = append(s.ends, e), e
-	}
-	return e
-}
-
-// enter counts a node and its GUIDs.
-func (s *symbols) enter(n *node) {
-	n.links.shape.nodes++
-	n.links.ends.members++
+// enter counts a node and its GUIDs, by 1 or back by -1. Findings name the first owner of a GUID or,
+// of that one, the second.
+func (s *symbols) enter(n *node, by int32) {
+	n.links.shape.nodes += int(by)
+	s.count(n.links.ends, by)
 	for _, guid := range n.links.guids {
-		owner := s.owners[guid]
-		if owner == nil {
-			s.owners[guid] = n
-			continue
-		}
-		all := s.shared[guid]
-		if all == nil {
-			all = []*node{owner}
-		}
+		all := s.owners[guid]
 		i := find(all, n)
-		s.share(guid, slices.Insert(all, i, n), i)
-	}
-}
-
-// leave undoes enter.
-func (s *symbols) leave(n *node) {
-	n.links.shape.nodes--
-	n.links.ends.members--
-	for _, guid := range n.links.guids {
-		all := s.shared[guid]
-		if all == nil {
+		if by > 0 {
+			all = slices.Insert(all, i, n)
+		} else {
+			all = slices.Delete(all, i, i+1)
+		}
+		for _, o := range all {
+			if i <= 1 && o != n {
+				o.print = newPrint()
+			}
+		}
+		if s.owners[guid] = all; len(all) == 0 {
 			delete(s.owners, guid)
-			continue
 		}
-		i := find(all, n)
-		s.share(guid, slices.Delete(all, i, i+1), i)
-	}
-}
-
-// share stores the owners of a GUID, at least one, after a change of the i-th. Findings name the first
-// or, of that one, the second.
-func (s *symbols) share(guid uint64, all []*node, i int) {
-	for _, n := range all {
-		if i <= 1 {
-			n.print = s.print()
-		}
-	}
-	if s.owners[guid], s.shared[guid] = all[0], all; len(all) == 1 {
-		delete(s.shared, guid)
 	}
 }
 
@@ -241,9 +182,6 @@ func find(list []*node, n *node) int {
 // SwitchID brings the spellings of one GUID or MAC address to one:
 // 0x2c5eab0300c26480, 2c5e:ab03:00c2:6480 and 2C:5E:AB:00:64:80 become lower-case hex digits.
 func SwitchID(id string) string {
-	if hexadecimal(id) {
-		return id
-	}
 	plain := strings.TrimPrefix(strings.ToLower(id), "0x")
 	if hexadecimal(plain) {
 		return plain

@@ -196,18 +196,13 @@ func assign(domains map[key]*domain) {
 			take(d, d.derived)
 		}
 		for i := 1; d.name == ""; i++ {
+			// The suffix is the same on every replica and after every restart, whatever other groups exist.
+			sum := sha256.Sum256([]byte(string(d.by) + d.id))
 			if d.isDescribed && i <= 3 {
-				take(d, d.suffixed(2*i))
+				take(d, d.derived+"-"+hex.EncodeToString(sum[:2*i]))
 			} else {
 				take(d, wellknown.Shorten(d.derived, wellknown.MaxLabel-6)+"-"+strconv.Itoa(i+1))
 			}
 		}
 	}
-}
-
-// suffixed returns a title made unique by a suffix: the given number of bytes of the key's hash.
-// The suffix is the same on every replica and after every restart, whatever other groups exist.
-func (d *domain) suffixed(bytes int) string {
-	sum := sha256.Sum256([]byte(string(d.by) + d.id))
-	return d.derived + "-" + hex.EncodeToString(sum[:bytes])
 }

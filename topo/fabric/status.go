@@ -73,8 +73,8 @@ func (n *node) findings(known *symbols) []Finding {
 	cabling := len(out)
 	for i := range n.links.ports {
 		port := &n.links.ports[i]
-		all := known.shared[port.guid]
-		if len(all) == 0 {
+		all := known.owners[port.guid]
+		if len(all) < 2 {
 			continue
 		}
 		f := port.finding(n.Name, known.ids)
@@ -85,21 +85,16 @@ func (n *node) findings(known *symbols) []Finding {
 		out = append(out, f)
 	}
 	if n.badPath || n.dissent != 0 {
-		out = append(out, Finding{Kind: BadPath, Node: n.Name, Other: n.contradicted()})
+		f := Finding{Kind: BadPath, Node: n.Name}
+		if n.dissent != 0 { // The group in which the other members report another one above.
+			f.Other = n.chain[bits.TrailingZeros32(n.dissent)].id
+		}
+		out = append(out, f)
 	}
 	if len(out) > cabling {
 		sortFindings(out)
 	}
 	return out
-}
-
-// contradicted returns the group in which the other members report another one
-// above, "" for none.
-func (n *node) contradicted() string {
-	if n.dissent == 0 {
-		return ""
-	}
-	return n.chain[bits.TrailingZeros32(n.dissent)].id
 }
 
 // reasons returns why a node is not Ready, and what the tree cannot know of it.

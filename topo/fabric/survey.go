@@ -12,13 +12,15 @@ import (
 type survey struct {
 	groups map[int32]*leafGroup // By anchor.
 	votes  *grouping
+	// walked are the nodes that report uplinks.
+	walked []*node
 }
 
 // newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are
 // as they were in the last survey are not checked again.
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
 	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
-	s.votes = vote(known.ids, known.ends, last.votes)
+	s.votes = known.vote(last.votes)
 	complete(known.shapes)
 	s.assign(nodes, known, last)
 	var changed []*leafGroup
@@ -39,7 +41,7 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 		}
 	})
 	if slices.ContainsFunc(levels, func(l Level) bool { return l.By == BySpine }) {
-		groupSpines(s.groups, nodes, known.ids)
+		groupSpines(s.groups, peers(s.walked, len(known.ids)), known.ids)
 	}
 	return s
 }
@@ -49,7 +51,10 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	var g *leafGroup
 	for _, n := range nodes {
 		if w := n.links.shape.whole; n.whole != w {
-			n.whole, n.print = w, known.print()
+			n.whole, n.print = w, newPrint()
+		}
+		if len(n.links.uplinks) > 0 {
+			s.walked = append(s.walked, n)
 		}
 		leaf := s.votes.group[n.links.ends.number]
 		if n.group = nil; leaf == 0 {
@@ -87,16 +92,14 @@ const spinesPerLeaf = 4
 // groupSpines groups the leaf groups by the spines behind the uplinks of their own
 // leaves. A switch where any group expects nodes with GPUs is a leaf, whichever other
 // leaf it has a cable to.
-func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
+func groupSpines(groups map[int32]*leafGroup, peers [][]int32, ids []string) {
 	expected := make([]bool, len(ids))
 	for _, g := range groups {
 		for _, leaf := range g.expected {
 			expected[leaf] = true
 		}
 	}
-	peers := peers(nodes, len(ids))
-	var list []*leafGroup
-	var above []*ends
+	above := voting{ids: ids, switches: make([]junction, len(ids)), known: map[string]*ends{}}
 	for _, g := range groups {
 		var links []link
 		for _, own := range g.own.list {
@@ -108,10 +111,13 @@ func groupSpines(groups map[int32]*leafGroup, nodes []*node, ids []string) {
 				}
 			}
 		}
-		list, above = append(list, g), append(above, newEnds(links))
+		e := above.connect(links, false)
+		above.count(e, 1)
+		g.above = e.number
 	}
-	for i, spine := range vote(ids, above, &grouping{}).group {
-		list[i].spine = ids[spine]
+	spines := above.vote(&grouping{}).group
+	for _, g := range groups {
+		g.spine = ids[spines[g.above]]
 	}
 }
 
@@ -137,17 +143,14 @@ func peers(nodes []*node, switches int) [][]int32 {
 
 // UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers
 // that discover their uplinks, by node: a Ready node with an active link to the
-// leaf, the same one as long as it stays fit, and the leaves spread over the
+// leaf by that source, the same one as long as it stays fit, and the leaves spread over the
 // nodes. Every replica assigns alike.
 func (b *Builder) UplinkDiscovery() map[string][]string {
-	chosen, infiniband := map[int32]*node{}, map[int32]bool{}
+	chosen := map[int32]*node{}
 	for _, n := range b.order {
 		for i := range n.links.ports {
 			p := &n.links.ports[i]
-			if p.leaf != 0 && p.device.Value().source == v1alpha1.SourceIB {
-				infiniband[p.leaf] = true
-			}
-			if p.leaf == 0 || !p.active || !n.Ready {
+			if p.leaf == 0 || !p.active || !n.Ready || p.device.Value().source != v1alpha1.SourceIB {
 				continue
 			}
 			id := b.symbols.ids[p.leaf]
@@ -157,10 +160,8 @@ func (b *Builder) UplinkDiscovery() map[string][]string {
 		}
 	}
 	out := map[string][]string{}
-	for leaf := range infiniband {
-		if n := chosen[leaf]; n != nil {
-			out[n.Name] = append(out[n.Name], b.symbols.ids[leaf])
-		}
+	for leaf, n := range chosen {
+		out[n.Name] = append(out[n.Name], b.symbols.ids[leaf])
 	}
 	for _, leaves := range out {
 		slices.Sort(leaves)

@@ -47,6 +47,7 @@ type tree struct {
 	// domains holds the domains by level and key; root holds the nodes without a group.
 	domains []map[key]*domain
 	root    *domain
+	room    []*Element // For the children of one domain.
 }
 
 // newTree finds the domains of the nodes, sorted by name, and what holds each.
@@ -103,13 +104,12 @@ func (t *tree) join(n *node, before []*domain, last *tree) {
 
 // key returns the key of the node's domain in a level, or an empty key.
 func (n *node) key(levels []Level, level int) key {
-	l, nvlink := levels[level], n.Report.Rest.NVLinkDomain
-	switch {
+	switch l := levels[level]; {
 	case n.path != nil && n.path[level] != "":
 		return key{keyPath, n.path[level]}
 	case l.Otherwise && n.path != nil:
-	case l.By == ByNVLink || l.By == ByBlock && nvlink != "":
-		return key{keyNVLink, nvlink}
+	case l.By == ByNVLink || l.By == ByBlock && n.nvlink != "":
+		return key{keyNVLink, n.nvlink}
 	case n.group == nil:
 	case l.By == ByLeaf:
 		return key{keySwitch, n.group.key}
@@ -227,27 +227,30 @@ func (t *tree) find(d *domain) *domain {
 }
 
 // element returns a domain as the tree shows it: the last element if nothing changed,
-// nil if it has nothing to show.
+// nil if it has no children.
 func (t *tree) element(d, last *domain) *Element {
-	e := &Element{Name: d.name, Kind: t.levels[d.level].Kind, Key: d.id, NVLink: d.isNVLink(), Child: d.shows()}
+	t.room = d.shows(t.room[:0])
+	var rails []Rail
 	if t.levels[d.level].By == ByLeaf && d.by == keySwitch {
-		e.Rails = d.members[0].group.rails
+		rails = d.members[0].group.rails
 	}
-	if len(e.Child) == 0 {
+	switch was := last.shown; {
+	case len(t.room) == 0:
 		return nil
-	}
-	if was := last.shown; was != nil && was.Name == e.Name && slices.Equal(was.Child, e.Child) &&
-		slices.Equal(was.Rails, e.Rails) {
+	case was != nil && was.Name == d.name && slices.Equal(was.Child, t.room) && slices.Equal(was.Rails, rails):
 		return was
+	}
+	e := &Element{
+		Name: d.name, Kind: t.levels[d.level].Kind, Key: d.id, NVLink: d.isNVLink(), Rails: rails,
+		Child: slices.Clone(t.room),
 	}
 	e.summarize()
 	return e
 }
 
-// shows returns the elements of the domain's children and of its members without another domain
-// below, sorted. For a domain that crosses others it returns the elements of all members.
-func (d *domain) shows() []*Element {
-	out := make([]*Element, 0, len(d.members))
+// shows appends the elements of the domain's children and of its members without another domain
+// below, sorted. For a domain that crosses others it appends the elements of all members.
+func (d *domain) shows(out []*Element) []*Element {
 	for _, p := range d.members {
 		if p.home == d || d.crosses {
 			out = append(out, p.shown)

@@ -29,7 +29,7 @@
 // Two spellings of one field with different values are rejected: on one pod, between members, and
 // between a pod and its PodGroup object. A value may be missing. The number of members, the group
 // of gangs and the size of slices are never guessed: the pod is rejected with the key's name. Keys
-// of Koordinator that would let half a gang run are ignored and reported. docs/scheduling.md has the
+// of Koordinator that would let half a gang run are ignored and reported. docs/concepts/scheduling.md has the
 // values of all keys.
 package gang
 

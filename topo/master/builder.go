@@ -143,7 +143,7 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 	if b.last == nil {
 		b.options.Log.InfoContext(ctx, "first tree", "nodes", len(next.Nodes), "etag", next.Tree.ETag())
 	}
-	b.last = b.last.Next(next)
+	b.last = &next
 	b.latest.Set(b.last)
 }
 

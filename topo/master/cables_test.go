@@ -10,8 +10,8 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/publish"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"

@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/httpapi"

@@ -262,7 +262,7 @@ func TestHardwareMPS(t *testing.T) {
 		sum += number(t, line, "fill")
 	}
 	if sum <= 8192 {
-		t.Errorf("two processes of a container have %.0f MiB together: docs/enforcers.md has that each has the limit", sum)
+		t.Errorf("two processes of a container have %.0f MiB together: docs/concepts/enforcers.md has that each has the limit", sum)
 	}
 	r.remove(t, "two")
 

@@ -21,7 +21,7 @@ import (
 const regionOf = "/usr/local/vgpu/region"
 
 // TestPodSpecAsksForMore: what a pod gets by its spec beside devices, row by row of the table in
-// docs/enforcers.md: of a GPU that another container has, of that one's region, and of the host.
+// docs/concepts/enforcers.md: of a GPU that another container has, of that one's region, and of the host.
 func TestPodSpecAsksForMore(t *testing.T) {
 	r := sgpu(t)
 	r.preloads(t)

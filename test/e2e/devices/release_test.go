@@ -21,7 +21,7 @@ import (
 )
 
 // TestGPURelease: a GPU is reset, and the driver upgraded, while the daemons stay on the node, by the
-// commands of docs/day-2.md. What they would do to the driver the stand-in does.
+// commands of docs/operate/day-2.md. What they would do to the driver the stand-in does.
 func TestGPURelease(t *testing.T) {
 	r, n := newDriverRig(t, "release")
 	r.plugin.args = append(r.plugin.args, "--proc-root", "/proc")
@@ -49,17 +49,17 @@ type step struct {
 	after func(out string)
 }
 
-// procedure does what docs/day-2.md has an operator type under a heading, each command until it exits with 0.
+// procedure does what docs/operate/day-2.md has an operator type under a heading, each command until it exits with 0.
 // A command that the page changes is the one that is run, and one that it adds fails the test. names are the
 // page's names and this cluster's, in pairs.
 func (d *readers) procedure(t *testing.T, heading string, names []string, steps ...step) {
 	t.Helper()
 	kubectl := d.KubectlCommand(t.Context())
 	path := strings.Join([]string{filepath.Dir(program(t, "heddle")), filepath.Dir(kubectl.Path), os.Getenv("PATH")}, ":")
-	for i, command := range docs.Commands(t, "../../..", "docs/day-2.md", heading) {
+	for i, command := range docs.Commands(t, "../../..", "docs/operate/day-2.md", heading) {
 		command = strings.NewReplacer(names...).Replace(command)
 		if i >= len(steps) || !strings.HasPrefix(command, steps[i].begin) {
-			t.Fatalf("docs/day-2.md has %q as its command %d under %q", command, i+1, heading)
+			t.Fatalf("docs/operate/day-2.md has %q as its command %d under %q", command, i+1, heading)
 		}
 		var out string
 		eventually(t, func() string {

@@ -18,7 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/test/hamirecord"
 )
 
-// hamiConfig is a node for HAMi as docs/hami.md has it.
+// hamiConfig is a node for HAMi as docs/operate/hami.md has it.
 const hamiConfig = sharedGPUs + "sgpu: {unscheduled: reject, rejectedFor: 0s, hami: true}\n"
 
 // hamiRejected lists the decisions of a recording that the node rejects, with the reason.
@@ -35,7 +35,7 @@ var hamiRejected = map[string]string{
 // on HAMi's account.
 func TestHAMiSide(t *testing.T) {
 	// HAMi is on from the start: a node that counted vmemory before goes on counting it, and its
-	// kubelet takes no vmemory with a unit (docs/hami.md).
+	// kubelet takes no vmemory with a unit (docs/operate/hami.md).
 	r := newRig(t, options{name: "hami", config: hamiConfig, kwok: true})
 	for _, version := range hamirecord.Versions() {
 		t.Run(version, func(t *testing.T) {

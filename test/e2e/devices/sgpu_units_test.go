@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 )
 
-// theirNames is a node for the pods of HAMi's NVIDIA backend, as docs/hami.md has it.
+// theirNames is a node for the pods of HAMi's NVIDIA backend, as docs/operate/hami.md has it.
 const theirNames = sharedGPUs + `resources:
   sgpu: nvidia.com/gpu
   vcore: nvidia.com/gpucores

@@ -23,8 +23,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/fabrics"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master"
@@ -95,7 +95,7 @@ func (r *rig) run(t testing.TB) {
 		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true, Manager: "heddle-topo-master",
 		Clock: r,
 	})
-	history := informers.NewHistory(core, "heddle-topo-master")
+	history := informers.NewHistory(core, "heddle-topo-master", clock.RealClock{})
 	log := slog.New(slog.DiscardHandler)
 	m := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, Log: log, Clock: r})
 	r.latest = m.Latest()
@@ -106,7 +106,6 @@ func (r *rig) run(t testing.TB) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group
 	group.Go(func() error { return source.Run(ctx) })
-	group.Go(func() error { return history.Run(ctx) })
 	group.Go(func() error { return m.Run(ctx) })
 	r.listen(t, "127.0.0.1:0")
 	t.Cleanup(func() {

@@ -3,14 +3,12 @@ package httpapi
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -34,29 +32,29 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot
 			return
 		}
 		if kind, name := q.Get("kind"), q.Get("name"); kind != "" || name != "" {
-			s.selected(w, r, now.Along(axis).Select(kind, name))
+			s.selected(w, r, s.along(now, axis).Select(kind, name))
 			return
 		}
 	}
 	if len(now.Tree.Crossing) > 0 {
-		w.Header().Set(v1alpha1.CrossingHeader, now.Along(fabric.AxisNVLink).ETag())
+		w.Header().Set(v1alpha1.CrossingHeader, s.along(now, fabric.AxisNVLink).ETag())
 	}
-	tree := now.Along(axis)
-	switch packed, fresh := negotiate(w, r, tree.ETag(), jsonType); {
-	case !fresh:
-	case packed:
-		d, err := now.TreeDocument(axis)
-		if err != nil {
-			s.failed(w, r, err)
-			return
+	tree := s.along(now, axis)
+	d, err := s.documents.get(string(axis), tree.ETag(), func() (*document, error) {
+		d, err := pack(func(w io.Writer) error {
+			_, err := tree.WriteTo(w)
+			return err
+		})
+		if err == nil {
+			d.tag = tree.ETag()
 		}
-		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
-	default:
-		w.Header().Set("Content-Length", strconv.Itoa(tree.Len()))
-		if r.Method != http.MethodHead {
-			_, _ = tree.WriteTo(w) // An error means that the client is gone.
-		}
+		return d, err
+	})
+	if err != nil {
+		s.failed(w, r, err)
+		return
 	}
+	s.send(w, r, jsonType, d)
 }
 
 // selected answers with some elements. It computes their tag for each request, since the choices
@@ -72,8 +70,7 @@ func (s *Server) selected(w http.ResponseWriter, r *http.Request, list []*fabric
 
 // topology is GET /v1/topology.
 func (s *Server) topology(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
-	d, err := now.TopologyDocument()
-	s.document(w, r, now, d, err)
+	s.kept(w, r, now, now.Mapped, func() any { return now.Topology() })
 }
 
 // gangs is GET /v1/gangs: all of them, or with namespace= and state= those that
@@ -93,8 +90,7 @@ func (s *Server) gangs(w http.ResponseWriter, r *http.Request, now *snapshot.Sna
 		s.encode(w, r, now.SelectGangs(namespace, state))
 		return
 	}
-	d, err := now.GangDocument()
-	s.document(w, r, now, d, err)
+	s.kept(w, r, now, now.Generation, func() any { return now.SelectGangs("", "") })
 }
 
 // whyTimeout bounds a question of GET /v1/why, with the lists that it waits for.
@@ -135,7 +131,7 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 // groupsOf returns the tree as clients read it.
 func groupsOf(now *snapshot.Snapshot) (groups []v1alpha1.Group, err error) {
 	var b bytes.Buffer
-	if _, err = now.Along(fabric.AxisAuto).WriteTo(&b); err == nil {
+	if _, err = now.Tree.WriteTo(&b); err == nil {
 		err = json.Unmarshal(b.Bytes(), &groups)
 	}
 	return groups, err
@@ -148,7 +144,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, "node not found", http.StatusNotFound)
 		return
 	}
-	n.Changes = s.options.History.Of(n.Name)
+	n.Changes = s.options.History.Of(r.Context(), n.Name)
 	s.encode(w, r, n)
 }
 
@@ -234,7 +230,7 @@ func (s *Server) encode(w http.ResponseWriter, r *http.Request, value any) {
 
 // answer sends a body that is made for this request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
-	d, err := snapshot.Pack(func(w io.Writer) error {
+	d, err := pack(func(w io.Writer) error {
 		_, err := w.Write(body)
 		return err
 	})
@@ -243,34 +239,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, contentType stri
 		return
 	}
 	s.send(w, r, contentType, d)
-}
-
-// document sends a compressed document.
-func (s *Server) document(
-	w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot, d *snapshot.Document, err error,
-) {
-	if err != nil {
-		s.failed(w, r, err)
-		return
-	}
-	w.Header().Set("Heddle-Generation", strconv.FormatUint(now.Generation, 10))
-	s.send(w, r, jsonType, d)
-}
-
-// send sends a document in the variant that the client takes, unless it has it.
-func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string, d *snapshot.Document) {
-	switch packed, fresh := negotiate(w, r, d.Tag, contentType); {
-	case !fresh:
-	case packed:
-		send(w, r, bytes.NewReader(d.Gzip), int64(len(d.Gzip)))
-	default:
-		z, err := gzip.NewReader(bytes.NewReader(d.Gzip))
-		if err != nil {
-			s.failed(w, r, err)
-			return
-		}
-		send(w, r, z, d.Size)
-	}
 }
 
 // failed answers what no client can help.

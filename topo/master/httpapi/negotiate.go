@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bytes"
+	"compress/gzip"
 	"io"
 	"net/http"
 	"strconv"
@@ -14,28 +16,37 @@ const gzipped = "-gzip"
 // jsonType is the content type of most answers.
 const jsonType = "application/json"
 
-// negotiate sets the headers of an answer. tag is quoted and the same for all
-// variants. packed means to compress; fresh is false if the client has the
-// answer already: then the response is written.
-func negotiate(w http.ResponseWriter, r *http.Request, tag, contentType string) (packed, fresh bool) {
-	packed = acceptsGzip(r.Header)
+// send sends a document in the variant that the client takes, unless it has it.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string, d *document) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Vary", "Accept-Encoding")
+	packed, tag := acceptsGzip(r.Header), d.tag
 	if packed {
-		h.Set("ETag", strings.TrimSuffix(tag, `"`)+gzipped+`"`)
-	} else {
-		h.Set("ETag", tag)
+		tag = strings.TrimSuffix(tag, `"`) + gzipped + `"`
 	}
-	if matches(r.Header, tag) {
+	h.Set("ETag", tag)
+	if matches(r.Header, d.tag) {
 		w.WriteHeader(http.StatusNotModified)
-		return packed, false
+		return
 	}
 	h.Set("Content-Type", contentType)
+	var body io.Reader = bytes.NewReader(d.gzip)
+	size := int64(len(d.gzip))
 	if packed {
 		h.Set("Content-Encoding", "gzip")
+	} else {
+		size = d.size
+		var err error
+		if body, err = gzip.NewReader(body); err != nil {
+			s.failed(w, r, err)
+			return
+		}
 	}
-	return packed, true
+	h.Set("Content-Length", strconv.FormatInt(size, 10))
+	if r.Method != http.MethodHead {
+		_, _ = io.Copy(w, body) // An error means that the client is gone.
+	}
 }
 
 // acceptsGzip reads Accept-Encoding, in which a weight of 0 excludes a coding.
@@ -58,12 +69,4 @@ func matches(h http.Header, tag string) bool {
 		}
 	}
 	return false
-}
-
-// send writes a body of that size.
-func send(w http.ResponseWriter, r *http.Request, body io.Reader, size int64) {
-	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	if r.Method != http.MethodHead {
-		_, _ = io.Copy(w, body) // An error means that the client is gone.
-	}
 }

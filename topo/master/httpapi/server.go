@@ -20,6 +20,7 @@ import (
 
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/topo/explain"
+	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
@@ -51,12 +52,18 @@ type Server struct {
 	options Options
 	metrics *metrics
 	// watchers has a place for each reader of /v1/watch.
-	watchers chan struct{}
+	watchers  chan struct{}
+	documents cache[*document]
+	trees     cache[*fabric.Snapshot]
 }
 
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
-	return &Server{options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers)}
+	return &Server{
+		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),
+		documents: cache[*document]{of: map[string]versioned[*document]{}},
+		trees:     cache[*fabric.Snapshot]{of: map[string]versioned[*fabric.Snapshot]{}},
+	}
 }
 
 // Handler returns all routes.

@@ -49,7 +49,7 @@ func (f *fixture) put(fly string, nodes ...string) {
 	}
 	f.now.Generation++
 	f.now.Mapped, f.now.Tree = f.now.Generation, f.tree.Snapshot(time.Unix(1, 0))
-	f.latest.Set(snapshot.New(f.now))
+	f.latest.Set(new(f.now))
 }
 
 func newServer(f *fixture, change ...func(*Options)) *Server {

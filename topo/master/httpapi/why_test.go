@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"

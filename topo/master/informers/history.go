@@ -8,9 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 )
 
 // Change is an Event about a cable of a node: found wrong, or as expected again.
@@ -19,87 +18,48 @@ type Change struct {
 	// Reason and Message are the Event's.
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
-
-	node, name string
 }
 
-// maxHistory bounds the changes that are remembered, the newest of all nodes.
-const maxHistory = 4096
+// fresh is the age up to which listed Events answer further questions.
+const fresh = 5 * time.Second
 
-// History remembers the Events that topo-master wrote about Nodes. The API server
-// keeps them for an hour; this replica for as long as it runs.
+// History lists the Events that a component wrote about Nodes. The API server keeps them for an hour.
 type History struct {
-	controller cache.Controller
+	core      rest.Interface
+	component string
+	clock     clock.PassiveClock
 
-	mu      sync.Mutex
-	changes []Change // The oldest first.
+	mu     sync.Mutex // Concurrent questions share a list.
+	events corev1.EventList
+	listed time.Time
 }
 
-// NewHistory returns a history of a component's Events; Run starts it.
-func NewHistory(core rest.Interface, component string) *History {
-	h := &History{}
-	own := fields.OneTermEqualSelector("source", component)
-	_, h.controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(core, "events", metav1.NamespaceDefault, own),
-		ObjectType:    &corev1.Event{},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
-			if c, ok := obj.(*Change); ok && c.node != "" {
-				h.add(c)
-			}
-		}},
-		Transform: func(obj any) (any, error) {
-			if e, ok := obj.(*corev1.Event); ok {
-				return changeOf(e), nil
-			}
-			return obj, nil // The queue passes on what the list has transformed.
-		},
-	})
-	return h
+// NewHistory returns the history of a component's Events.
+func NewHistory(core rest.Interface, component string, c clock.PassiveClock) *History {
+	return &History{core: core, component: component, clock: c}
 }
 
-func changeOf(e *corev1.Event) *Change {
-	c := &Change{Time: e.LastTimestamp.UTC(), Reason: e.Reason, Message: e.Message, name: e.Name}
-	if e.InvolvedObject.Kind == "Node" {
-		c.node = e.InvolvedObject.Name
-	}
-	return c
-}
-
-// GetObjectMeta is for client-go's keys.
-func (c *Change) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: c.name}
-}
-
-// Run watches until ctx ends and returns nil. Nothing waits for it: without permission to read
-// Events the history stays empty.
-func (h *History) Run(ctx context.Context) error {
-	h.controller.RunWithContext(ctx)
-	return nil
-}
-
-// add appends a change: those of one node come in the order of their times. A watch that starts
-// again may bring one twice.
-func (h *History) add(c *Change) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !slices.ContainsFunc(h.changes, func(k Change) bool { return k.name == c.name }) {
-		h.changes = append(h.changes, *c)
-		h.changes = h.changes[max(len(h.changes)-maxHistory, 0):]
-	}
-}
-
-// Of returns a node's changes, the newest first. A nil History returns none.
-func (h *History) Of(node string) []Change {
+// Of returns a node's changes, the newest first. A nil History, or one that may not read Events, returns none.
+func (h *History) Of(ctx context.Context, node string) (out []Change) {
 	if h == nil {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []Change
-	for _, c := range slices.Backward(h.changes) {
-		if c.node == node {
-			out = append(out, c)
+	if now := h.clock.Now(); now.Sub(h.listed) > fresh {
+		list := h.core.Get().Namespace(metav1.NamespaceDefault).Resource("events").
+			Param("fieldSelector", "source="+h.component).Param("resourceVersion", "0").Do(ctx)
+		var events corev1.EventList
+		if list.Into(&events) == nil {
+			h.events = events
+		}
+		h.listed = now
+	}
+	for i := range h.events.Items {
+		if e := &h.events.Items[i]; e.InvolvedObject.Kind == "Node" && e.InvolvedObject.Name == node {
+			out = append(out, Change{e.LastTimestamp.UTC(), e.Reason, e.Message})
 		}
 	}
+	slices.SortStableFunc(out, func(a, b Change) int { return b.Time.Compare(a.Time) })
 	return out
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 	"unique"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +41,6 @@ type cables struct {
 	*Publisher
 	nodes, reports metadata.ResourceInterface
 	events         *events
-	passTime       time.Duration
 	// known holds the nodes with a pending or recent write: few of a large fleet.
 	known map[string]*nodeCables
 }
@@ -55,18 +53,15 @@ type nodeCables struct {
 	// since is the time when want began to differ from the API server, or zero; wrote is the time
 	// of the last write.
 	since, wrote time.Time
-	// last is the last write of this leader, or nil; onNode and onReport are the versions that it
-	// wrote to. It writes again only after the watch brings another version.
-	last   *informers.Cables
-	onNode *informers.Node
-	// given is the condition that was written.
-	given    informers.Condition
+	// onNode and onReport are the versions that this leader wrote to. It writes again only after
+	// the watch brings another version.
+	onNode   *informers.Node
 	onReport *informers.Report
 }
 
 func newCables(p *Publisher) *cables {
 	return &cables{
-		Publisher: p, passTime: passTime, known: map[string]*nodeCables{},
+		Publisher: p, known: map[string]*nodeCables{},
 		nodes:   p.options.Objects.Resource(corev1.SchemeGroupVersion.WithResource("nodes")),
 		reports: p.options.Objects.Resource(v1alpha1.Resource()), events: newEvents(p),
 	}
@@ -77,27 +72,15 @@ func (c *cables) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 		return nil // The tree may be old, and the API server is away.
 	}
 	due, waiting := c.due(s, full, time.Now())
-	var group errgroup.Group
-	group.SetLimit(parallel)
-	faults := make([]error, len(due))
-	end := time.Now().Add(c.passTime)
-	var unfinished error
-	for i, k := range due {
-		if ctx.Err() != nil || time.Now().After(end) {
-			unfinished = errUnfinished
-			break
-		}
-		group.Go(func() error {
-			faults[i] = c.write(ctx, k)
-			return nil
-		})
+	var writes []func() error
+	for _, k := range due {
+		writes = append(writes, func() error { return c.write(ctx, k) })
 	}
-	_ = group.Wait() // Errors are in faults.
-	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil })
-	if unfinished == nil && waiting {
-		unfinished = errWaiting
+	err := run("write the state of cables", writes)
+	if err == nil && waiting {
+		err = errWaiting
 	}
-	return cmp.Or(summed("write the state of cables", faults), unfinished)
+	return err
 }
 
 // due returns the nodes to write now, those with findings first. waiting means that
@@ -131,35 +114,25 @@ func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nod
 
 // look compares a node with its desired state; nil means that no write is needed.
 func (c *cables) look(n *informers.NodeState, want informers.Cables, full bool, now time.Time) *nodeCables {
-	seen := nodeCables{node: n.Node, report: n.Believed(), want: want, since: now}
 	k := c.known[n.Name]
-	switch {
-	case k == nil && !c.differs(&seen):
-		return nil
-	case k == nil:
-		k = new(seen)
-		c.known[n.Name] = k
-		return k
-	case full:
+	if k == nil {
+		k = &nodeCables{}
+	}
+	if full {
 		k.onNode, k.onReport = nil, nil
 	}
-	k.node, k.report, k.want = seen.node, seen.report, want
-	if !c.differs(k) {
-		k.since = time.Time{}
-		// What an older CRD pruned differs for ever, and is remembered.
-		if !c.differs(&seen) && now.After(k.wrote.Add(again*c.options.CableDelay)) {
+	k.node, k.report, k.want = n.Node, n.Believed(), want
+	if !c.conditionDiffers(k) && !k.statusDiffers() {
+		if k.since = (time.Time{}); k.onNode == nil && k.onReport == nil {
 			delete(c.known, n.Name)
 		}
 		return nil
 	}
+	c.known[n.Name] = k
 	if k.since.IsZero() {
 		k.since = now
 	}
 	return k
-}
-
-func (c *cables) differs(k *nodeCables) bool {
-	return k.conditionDiffers(c.condition(k)) || k.statusDiffers()
 }
 
 // condition returns the Node's desired condition, or the zero value.
@@ -170,59 +143,34 @@ func (c *cables) condition(k *nodeCables) informers.Condition {
 	return k.want.Summary.Value().Condition
 }
 
-func (k *nodeCables) conditionDiffers(want informers.Condition) bool {
-	if k.onNode == k.node {
-		return k.given != want // The watch has not brought what was written.
-	}
-	return k.node.Fabric != unique.Make(want)
+func (c *cables) conditionDiffers(k *nodeCables) bool {
+	return k.onNode != k.node && k.node.Fabric != unique.Make(c.condition(k))
 }
 
-// statusDiffers is false too where an older CRD prunes all that is written.
 func (k *nodeCables) statusDiffers() bool {
-	switch {
-	case k.report == nil:
-		return false
-	case k.onReport == k.report:
-		return !k.last.Equal(k.want) // The watch has not brought what was written.
-	case k.want.Equal(k.report.Cables):
-		return false
-	}
-	pruned := k.report.Cables.Summary == unique.Make(informers.CablesSummary{}) && k.last != nil && k.last.Equal(k.want)
-	return !pruned
+	return k.report != nil && k.onReport != k.report && !k.want.Equal(k.report.Cables)
 }
 
 // write brings the Node and the NodeTopology up to date, and reports the change.
 func (c *cables) write(ctx context.Context, k *nodeCables) error {
 	var faults []error
-	if want := c.condition(k); k.conditionDiffers(want) {
-		if err := c.writeCondition(ctx, k.node, want); err != nil {
-			faults = append(faults, err)
-		} else {
-			k.onNode, k.given = k.node, want
+	if c.conditionDiffers(k) {
+		err := c.writeCondition(ctx, k.node, c.condition(k))
+		if faults = append(faults, err); err == nil {
+			k.onNode = k.node
 		}
 	}
 	if k.statusDiffers() {
-		if err := c.writeStatus(ctx, k); err != nil {
-			faults = append(faults, err)
-		} else {
-			c.record(ctx, k)
-			k.onReport, k.last = k.report, new(k.want)
+		err := c.writeStatus(ctx, k)
+		if faults = append(faults, err); err == nil {
+			k.onReport = k.report
+			if c.options.Exports.Conditions {
+				c.events.changed(ctx, k.node.Name, k.report.Cables.Findings, k.want.Findings)
+			}
 		}
 	}
 	k.wrote = time.Now()
 	return errors.Join(faults...)
-}
-
-// record sends Events about differences from the last write, by this leader or the previous one.
-func (c *cables) record(ctx context.Context, k *nodeCables) {
-	if !c.options.Exports.Conditions {
-		return
-	}
-	before := k.report.Cables.Findings
-	if k.last != nil {
-		before = k.last.Findings
-	}
-	c.events.changed(ctx, k.node.Name, before, k.want.Findings)
 }
 
 // writeCondition replaces one condition of the Node and touches no other: the

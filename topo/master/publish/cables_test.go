@@ -29,39 +29,24 @@ func TestLook(t *testing.T) {
 		node   *informers.Node
 		report *informers.Report
 		want   informers.Condition
-		// wrote is what this leader has written to these versions.
-		wrote, full bool
-		// written is what that was; want if it is nil.
-		written *informers.Condition
-		due     bool
+		// wrote means that this leader has written to these versions.
+		wrote, full, due bool
 	}{
 		{name: "as it is", node: node(well), report: report(well), want: well},
 		{name: "a wrong cable", node: node(well), report: report(well), want: wrong, due: true},
 		{name: "the Node's alone", node: node(none), report: report(well), want: well, due: true},
 		{name: "written, and the watch is behind", node: node(well), report: report(well), want: wrong, wrote: true},
-		{
-			name: "as expected again, and the watch is behind", node: node(none), report: report(none), want: well, wrote: true,
-			written: &wrong, due: true,
-		},
 		{name: "another client took it away", node: node(well), report: report(well), want: wrong, wrote: true, full: true, due: true},
-		{name: "an older CRD prunes the status", node: node(wrong), report: report(none), want: wrong, wrote: true, full: true},
 		{name: "no report", node: node(none), want: none},
 		{name: "the report went", node: node(well), want: none, due: true},
 	} {
 		c := &cables{
 			Publisher: &Publisher{options: Options{Exports: Exports{Conditions: true}, CableDelay: cableDelay}}, known: map[string]*nodeCables{},
 		}
-		want := of(tt.want)
 		if tt.wrote {
-			written := tt.want
-			if tt.written != nil {
-				written = *tt.written
-			}
-			c.known["n1"] = &nodeCables{
-				last: new(of(written)), given: written, onNode: tt.node, onReport: tt.report, wrote: now,
-			}
+			c.known["n1"] = &nodeCables{onNode: tt.node, onReport: tt.report, wrote: now}
 		}
-		if got := c.look(&informers.NodeState{Name: "n1", Node: tt.node, Report: tt.report}, want, tt.full, now); (got != nil) != tt.due {
+		if got := c.look(&informers.NodeState{Name: "n1", Node: tt.node, Report: tt.report}, of(tt.want), tt.full, now); (got != nil) != tt.due {
 			t.Errorf("%s: to be written is %t", tt.name, got != nil)
 		}
 	}

@@ -1,14 +1,13 @@
 package publish
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -28,16 +27,15 @@ const (
 	// applyAttempts bounds the retries after conflicts: each drops at least one
 	// key.
 	applyAttempts = 4
-	// passTime bounds the time for writing one snapshot: a node may have moved since.
-	passTime = 10 * time.Second
+	// maxWrites bounds the writes of one pass over a snapshot: a node may have moved since.
+	maxWrites = 1024
 )
 
 // labels writes the labels of Nodes.
 type labels struct {
 	*Publisher
-	client   metadata.ResourceInterface
-	passTime time.Duration
-	written  map[string]written // By node.
+	client  metadata.ResourceInterface
+	written map[string]written // By node.
 }
 
 // written records a write to a Node.
@@ -48,13 +46,13 @@ type written struct {
 	// conflicts are the keys that another manager holds, with the value that
 	// was rejected.
 	conflicts map[string]string
-	err       error
+	done      bool
 }
 
 func newLabels(p *Publisher) *labels {
 	return &labels{
 		Publisher: p, client: p.options.Objects.Resource(corev1.SchemeGroupVersion.WithResource("nodes")),
-		passTime: passTime, written: map[string]written{},
+		written: map[string]written{},
 	}
 }
 
@@ -62,38 +60,32 @@ func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	if full {
 		clear(l.written)
 	}
-	var group errgroup.Group
-	group.SetLimit(parallel)
 	var begun []*written
-	var unfinished error
-	end := time.Now().Add(l.passTime)
+	var writes []func() error
 	for name, want := range export.Labels(s.Tree, l.options.Exports.Labels) {
 		n, ok := s.Nodes.Get(name)
 		if !ok || n.Node == nil || !l.due(n.Node, want) {
 			continue
 		}
-		if ctx.Err() != nil || time.Now().After(end) {
-			unfinished = errUnfinished
+		if len(writes) > maxWrites {
 			break
 		}
 		w := &written{node: n.Node}
 		begun = append(begun, w)
-		group.Go(func() error {
-			w.conflicts, w.err = l.write(ctx, n.Node, want)
-			return nil
+		writes = append(writes, func() (err error) {
+			w.conflicts, err = l.write(ctx, n.Node, want)
+			w.done = err == nil
+			return err
 		})
 	}
-	_ = group.Wait() // Errors are in begun.
-	var faults []error
+	err := run("label Nodes", writes)
 	for _, w := range begun {
-		if w.err != nil {
-			faults = append(faults, w.err)
-			continue
+		if w.done {
+			l.written[w.node.Name] = *w
 		}
-		l.written[w.node.Name] = *w
 	}
 	l.forget(s)
-	return cmp.Or(summed("label Nodes", faults), unfinished)
+	return err
 }
 
 // due reports whether a Node has other labels than it should, apart from keys that
@@ -192,10 +184,24 @@ func conflictingKeys(err error) []string {
 	return out
 }
 
-// summed is the first of many errors, and their number.
-func summed(what string, faults []error) error {
-	if len(faults) == 0 {
-		return nil
+// run runs at most maxWrites of some writes, some at a time. It fails with errUnfinished if there are more.
+func run(what string, writes []func() error) error {
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	faults := make([]error, min(len(writes), maxWrites))
+	for i := range faults {
+		group.Go(func() error {
+			faults[i] = writes[i]()
+			return nil
+		})
 	}
-	return fmt.Errorf("%s: %d failed, one of them: %w", what, len(faults), faults[0])
+	_ = group.Wait() // Errors are in faults.
+	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil })
+	switch {
+	case len(faults) > 0:
+		return fmt.Errorf("%s: %d failed, one of them: %w", what, len(faults), faults[0])
+	case len(writes) > maxWrites:
+		return errUnfinished
+	}
+	return nil
 }

@@ -33,9 +33,9 @@ func fleet(t *testing.T, n int) *snapshot.Snapshot {
 		m.Put(fabric.Node{Name: name, Ready: true, Report: fabric.Read(&v1alpha1.NodeTopologySpec{Path: []string{"rack-1"}})})
 		nodes[name] = &informers.NodeState{Name: name, Node: &informers.Node{Name: name, UID: "u"}}
 	}
-	return snapshot.New(snapshot.Snapshot{
+	return &snapshot.Snapshot{
 		Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)), Nodes: snapshot.Table[*informers.NodeState]{}.With(nodes),
-	})
+	}
 }
 
 func TestLabelPassIsBounded(t *testing.T) {
@@ -51,15 +51,13 @@ func TestLabelPassIsBounded(t *testing.T) {
 		Objects: client, Exports: Exports{Labels: export.LabelSets{Kinds: true}},
 		Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}))
-	v := fleet(t, 100)
-	l.passTime = -time.Second // Over before it begins.
-	if err := l.sync(t.Context(), v, true); !errors.Is(err, errUnfinished) || writes.Load() != 0 {
-		t.Errorf("after a pass of no time %d writes and %v", writes.Load(), err)
+	v := fleet(t, maxWrites+9)
+	if err := l.sync(t.Context(), v, true); !errors.Is(err, errUnfinished) || writes.Load() != maxWrites {
+		t.Errorf("after one pass %d writes and %v", writes.Load(), err)
 	}
-	l.passTime = time.Minute
 	for range 2 { // The second has nothing to do.
-		if err := l.sync(t.Context(), v, false); err != nil || writes.Load() != 100 {
-			t.Errorf("after a whole pass %d writes and %v", writes.Load(), err)
+		if err := l.sync(t.Context(), v, false); err != nil || writes.Load() != maxWrites+9 {
+			t.Errorf("after all passes %d writes and %v", writes.Load(), err)
 		}
 	}
 }

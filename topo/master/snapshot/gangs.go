@@ -2,8 +2,6 @@ package snapshot
 
 import (
 	"cmp"
-	"encoding/json"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -62,38 +60,16 @@ type GroupName struct {
 	Kind string `json:"kind"`
 }
 
-// GangList returns all gangs, made at the first call. It is shared: not to be
-// written to.
-func (s *Snapshot) GangList() []Gang {
-	list, _ := s.gangs.get(func() ([]Gang, error) { return s.listGangs(), nil })
-	return list
-}
-
-// GangDocument is GET /v1/gangs, made at the first call.
-func (s *Snapshot) GangDocument() (*Document, error) {
-	return s.gangDocument.get(func() (*Document, error) {
-		return Pack(func(w io.Writer) error {
-			return json.NewEncoder(w).Encode(s.gangAnswer(s.GangList()))
-		})
-	})
-}
-
-// SelectGangs returns the gangs of a namespace in a state; "" selects any.
+// SelectGangs returns the answer of GET /v1/gangs: the gangs of a namespace in a state; "" selects any.
 func (s *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
-	list := []Gang{}
-	for _, g := range s.GangList() {
-		if (namespace == "" || g.Namespace == namespace) && (state == "" || g.State == state) {
-			list = append(list, g)
-		}
-	}
-	return s.gangAnswer(list)
-}
-
-func (s *Snapshot) gangAnswer(list []Gang) Gangs {
+	list := slices.DeleteFunc(s.GangList(), func(g Gang) bool {
+		return namespace != "" && g.Namespace != namespace || state != "" && g.State != state
+	})
 	return Gangs{StaleSince: s.StaleSince, Unwatched: !s.CountsPods, Gangs: list}
 }
 
-func (s *Snapshot) listGangs() []Gang {
+// GangList returns all gangs.
+func (s *Snapshot) GangList() []Gang {
 	out := []Gang{}
 	at, domains := s.places(), s.domains()
 	for _, g := range s.Gangs {

@@ -53,7 +53,7 @@ func TestGangsGroups(t *testing.T) {
 		16: {"leaf": 64}, 32: {"leaf": 32}, 64: {"spine": 16}, 512: {"spine": 2}, 1024: {"": 1},
 	} {
 		got := map[string]int{}
-		list := snapshot.New(fleet(t, 1024, size)).GangList()
+		list := new(fleet(t, 1024, size)).GangList()
 		for i := range list {
 			kind := ""
 			if list[i].Group != nil {
@@ -79,7 +79,7 @@ func TestGangInACrossingDomain(t *testing.T) {
 		m.Put(fabric.Node{Name: node.Name, Ready: true, Report: fabric.Read(&node.Spec)})
 	}
 	all.Tree = m.Snapshot(time.Unix(1, 0))
-	for i, g := range snapshot.New(all).GangList() {
+	for i, g := range all.GangList() {
 		if want := (snapshot.GroupName{Name: fmt.Sprint("nvlink-x.", i), Kind: "nvlink"}); g.Group == nil || *g.Group != want {
 			t.Errorf("gang %d is in %+v, want %+v", i, g.Group, want)
 		}

@@ -84,8 +84,7 @@ type Node struct {
 	Heartbeat    time.Time              `json:"heartbeat,omitzero"`
 	// HeartbeatAge is in seconds, by this replica's clock.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
-	// Changes are the Events about its cables that this replica has seen, the newest
-	// first.
+	// Changes are the Events about its cables, the newest first.
 	Changes []informers.Change `json:"changes,omitempty"`
 }
 

@@ -28,7 +28,7 @@ func portsOf(tb testing.TB, f *fabrics.Fabric) *snapshot.Snapshot {
 		}
 		m.Put(fabric.Node{Name: n.Name, Ready: true, Report: report.Report})
 	}
-	return snapshot.New(snapshot.Snapshot{Tree: m.Snapshot(time.Unix(1, 0)), Levels: levels, Nodes: table(nodes)})
+	return &snapshot.Snapshot{Tree: m.Snapshot(time.Unix(1, 0)), Levels: levels, Nodes: table(nodes)}
 }
 
 // lines are ports as a person would write them down.

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,68 +35,6 @@ type Snapshot struct {
 	// StaleSince is the time when the API server last sent anything, if that is too long ago; else
 	// zero.
 	StaleSince time.Time
-
-	views        map[fabric.Axis]*view
-	topology     *lazy[*Document]
-	gangs        *lazy[[]Gang]
-	gangDocument *lazy[*Document]
-}
-
-// New makes a snapshot.
-func New(s Snapshot) *Snapshot {
-	s.views = map[fabric.Axis]*view{}
-	for _, axis := range []fabric.Axis{fabric.AxisAuto, fabric.AxisFabric, fabric.AxisNVLink} {
-		s.views[axis] = &view{}
-	}
-	s.topology = &lazy[*Document]{}
-	s.gangs, s.gangDocument = &lazy[[]Gang]{}, &lazy[*Document]{}
-	return &s
-}
-
-// Next makes the snapshot that follows s. What did not change is not encoded
-// again.
-func (s *Snapshot) Next(next Snapshot) *Snapshot {
-	out := New(next)
-	if s != nil && s.Tree.ETag() == out.Tree.ETag() {
-		out.views[fabric.AxisAuto] = s.views[fabric.AxisAuto]
-	}
-	if s != nil && s.Tree == out.Tree {
-		out.views = s.views
-	}
-	if s != nil && s.Mapped == out.Mapped {
-		out.topology = s.topology
-	}
-	if s != nil && s.Generation == out.Generation {
-		out.gangs, out.gangDocument = s.gangs, s.gangDocument
-	}
-	return out
-}
-
-// view is the tree along an axis.
-type view struct {
-	tree     lazy[*fabric.Snapshot]
-	document lazy[*Document]
-}
-
-// Along returns the tree along an axis, made at the first call.
-func (s *Snapshot) Along(axis fabric.Axis) *fabric.Snapshot {
-	if axis == fabric.AxisAuto {
-		return s.Tree
-	}
-	tree, _ := s.views[axis].tree.get(func() (*fabric.Snapshot, error) { return s.Tree.Along(axis), nil })
-	return tree
-}
-
-// lazy is a value that is made at the first call.
-type lazy[T any] struct {
-	once  sync.Once
-	value T
-	err   error
-}
-
-func (l *lazy[T]) get(make func() (T, error)) (T, error) {
-	l.once.Do(func() { l.value, l.err = make() })
-	return l.value, l.err
 }
 
 // Latest is the newest snapshot, for any number of readers.

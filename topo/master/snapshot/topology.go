@@ -1,13 +1,6 @@
 package snapshot
 
 import (
-	"bytes"
-	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -84,66 +77,8 @@ type Ignored struct {
 	Reason string `json:"reason"`
 }
 
-// Document is an answer, compressed.
-type Document struct {
-	Gzip []byte
-	// Size is the length before compression, in bytes.
-	Size int64
-	// Tag is the hash of the content, in hex and quoted.
-	Tag string
-}
-
-// TreeDocument is GET /node_group along an axis, made at the first call. Its tag
-// is the tree's.
-func (s *Snapshot) TreeDocument(axis fabric.Axis) (*Document, error) {
-	return s.views[axis].document.get(func() (*Document, error) {
-		tree := s.Along(axis)
-		d, err := Pack(func(w io.Writer) error {
-			_, err := tree.WriteTo(w)
-			return err
-		})
-		if err == nil {
-			d.Tag = tree.ETag()
-		}
-		return d, err
-	})
-}
-
-// TopologyDocument is GET /v1/topology, made at the first call.
-func (s *Snapshot) TopologyDocument() (*Document, error) {
-	return s.topology.get(func() (*Document, error) {
-		return Pack(func(w io.Writer) error { return json.NewEncoder(w).Encode(s.answer()) })
-	})
-}
-
-// Pack compresses what write writes.
-func Pack(write func(io.Writer) error) (*Document, error) {
-	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	if err != nil {
-		return nil, fmt.Errorf("compress an answer: %w", err)
-	}
-	hash, size := sha256.New(), counter(0)
-	if err := write(io.MultiWriter(z, hash, &size)); err != nil {
-		return nil, fmt.Errorf("encode an answer: %w", err)
-	}
-	if err := z.Close(); err != nil {
-		return nil, fmt.Errorf("compress an answer: %w", err)
-	}
-	return &Document{
-		Gzip: bytes.Clone(b.Bytes()), Size: int64(size), Tag: `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`,
-	}, nil
-}
-
-type counter int64
-
-func (c *counter) Write(b []byte) (int, error) {
-	*c += counter(len(b))
-	return len(b), nil
-}
-
-// answer returns the answer of GET /v1/topology.
-func (s *Snapshot) answer() *Topology {
+// Topology returns the answer of GET /v1/topology.
+func (s *Snapshot) Topology() *Topology {
 	t := &Topology{
 		StaleSince: s.StaleSince, Levels: s.Levels, Tree: []Element{}, Crossing: s.crossing(), Nodes: s.Tree.Nodes,
 		Findings: append([]fabric.Finding{}, s.Tree.Findings()...), Ignored: s.ignored(), StaleSources: s.StaleSources(),

@@ -5,7 +5,7 @@
 // that are alike, and a cache of how many pods of a class fit on a node. For that it repeats what
 // kube-scheduler's filters decide by resources and static rules (taints, required node affinity,
 // unschedulable, Ready); the others (volumes, most of inter-pod affinity) run on the nodes of a plan.
-// Running the filters themselves is too slow: see docs/development.md. Gangs of labels and native
+// Running the filters themselves is too slow: see docs/contribute/development.md. Gangs of labels and native
 // PodGroups are one type here.
 // topo/placement decides which place is best and which rank goes where. This package changes no
 // gang and calls no API.

@@ -330,7 +330,7 @@ func TestPreemptIsBounded(t *testing.T) {
 	}
 }
 
-// How long the search of docs/scheduling.md takes.
+// How long the search of docs/concepts/scheduling.md takes.
 func BenchmarkPreempt(b *testing.B) {
 	for _, gangs := range []bool{false, true} {
 		b.Run(fmt.Sprintf("gangs=%t", gangs), func(b *testing.B) {

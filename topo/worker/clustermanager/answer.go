@@ -1,7 +1,6 @@
 package clustermanager
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,77 +31,32 @@ type node struct {
 	} `json:"rails"`
 }
 
-var (
-	errLong    = fmt.Errorf("the answer is longer than %d bytes", MaxAnswer)
-	errShape   = errors.New(`the answer is not an object {"version": "v1", "nodes": […]}`)
-	errTrailer = errors.New("something follows the answer's JSON")
-)
-
-// answer is a server's.
-type answer struct {
-	Version string `json:"version"`
-	Nodes   found  `json:"nodes"`
-}
-
-// found is the node of its name in a list that may be about every node of a cluster.
-type found struct {
-	node
-	isList, seen bool
-}
-
-// UnmarshalJSON keeps this node alone.
-func (f *found) UnmarshalJSON(b []byte) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	if t, err := d.Token(); err != nil || t != json.Delim('[') {
-		return errShape
-	}
-	f.isList = true
-	for d.More() {
-		var n node
-		if err := d.Decode(&n); err != nil {
-			return err
-		}
-		if n.Name != f.Name {
-			continue
-		}
-		if f.seen {
-			return fmt.Errorf("duplicate node %s", n.Name)
-		}
-		f.seen, f.node = true, n
-	}
-	return nil
-}
-
-// decode finds a node in an answer. A missing node has no groups.
+// decode finds a node in an answer, which may be about every node of a cluster. A missing node has no groups.
 func decode(r io.Reader, name string) (worker.Place, error) {
-	limited := &io.LimitedReader{R: r, N: MaxAnswer + 1}
-	d := json.NewDecoder(limited)
-	a := answer{Nodes: found{node: node{Name: name}}}
-	err := d.Decode(&a)
-	if err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errTrailer
-		}
-	}
-	syntax, isSyntax := errors.AsType[*json.SyntaxError](err)
-	shape, isShape := errors.AsType[*json.UnmarshalTypeError](err)
-	switch {
-	case limited.N <= 0:
-		return worker.Place{}, errLong
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return worker.Place{}, errors.New("the answer's JSON is cut short")
-	case isSyntax:
-		return worker.Place{}, fmt.Errorf("invalid JSON in the answer, at byte %d: %w", syntax.Offset, err)
-	case isShape && shape.Field == "", err == nil && !a.Nodes.isList:
-		return worker.Place{}, errShape
-	case isShape:
-		return worker.Place{}, fmt.Errorf("%s is a %s, not a %s", shape.Field, wellknown.Clip(shape.Value), shape.Type)
-	case err != nil:
+	b, err := io.ReadAll(io.LimitReader(r, MaxAnswer+1))
+	if err != nil {
 		return worker.Place{}, err
+	}
+	if len(b) > MaxAnswer {
+		return worker.Place{}, fmt.Errorf("the answer is longer than %d bytes", MaxAnswer)
+	}
+	var a struct {
+		Version string `json:"version"`
+		Nodes   []node `json:"nodes"`
+	}
+	if err := json.Unmarshal(b, &a); err != nil {
+		return worker.Place{}, errors.New("invalid JSON in the answer: " + wellknown.Clip(err.Error()))
+	}
+	switch {
 	case a.Version != Version:
 		return worker.Place{}, fmt.Errorf("version %.20q is not %s", a.Version, Version)
+	case a.Nodes == nil:
+		return worker.Place{}, errors.New("the answer has no nodes")
 	}
-	return a.Nodes.place()
+	if i := slices.IndexFunc(a.Nodes, func(n node) bool { return n.Name == name }); i >= 0 {
+		return a.Nodes[i].place()
+	}
+	return worker.Place{}, nil
 }
 
 // place checks what goes into a NodeTopology.
@@ -112,11 +66,8 @@ func (n *node) place() (worker.Place, error) {
 		return p, fmt.Errorf("path has %d groups, more than %d", len(n.Path), worker.MaxPath)
 	}
 	for i, name := range n.Path {
-		if name == "" {
-			return p, fmt.Errorf("path[%d] is empty", i)
-		}
-		if err := wellknown.CheckValue(name); err != nil {
-			return p, fmt.Errorf("path[%d]: %w", i, err)
+		if err := wellknown.CheckValue(name); err != nil || name == "" {
+			return p, fmt.Errorf("path[%d]: invalid group %q", i, wellknown.Clip(name))
 		}
 		if first := slices.Index(n.Path, name); first < i {
 			return p, fmt.Errorf("path[%d]: %s stands in itself: it is entry %d too", i, name, first)

@@ -1,13 +1,11 @@
 package clustermanager
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"mime"
 	"net"
@@ -26,8 +24,6 @@ const (
 	patience     = 20 * time.Second
 	maxRedirects = 3
 	maxHeaders   = 64 << 10
-	// maxSecret is the longest file of the Secret that is read, in bytes.
-	maxSecret = 64 << 10
 )
 
 // client asks one server.
@@ -112,22 +108,11 @@ func (c *client) request(ctx context.Context, node string) (*http.Request, error
 // and plain in the file: the kubelet decoded it, and nothing decodes it again.
 // One newline at the end is dropped, which `echo VALUE | base64` puts there.
 func (c *client) secret(key string) (string, error) {
-	f, err := os.Open(filepath.Join(c.secrets, key))
-	var b []byte
-	if err == nil {
-		defer f.Close()
-		b, err = io.ReadAll(io.LimitReader(f, maxSecret+1))
-	}
+	b, err := os.ReadFile(filepath.Join(c.secrets, key))
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		err = at.Err // The path is a container's.
+		return "", fmt.Errorf("the Secret's %s: %w", key, at.Err) // The path is a container's.
 	}
-	switch b = bytes.TrimSuffix(b, []byte("\n")); {
-	case err != nil:
-		return "", fmt.Errorf("the Secret's %s: %w", key, err)
-	case len(b) > maxSecret:
-		return "", fmt.Errorf("the Secret's %s is longer than %d bytes", key, maxSecret)
-	}
-	return string(b), nil
+	return strings.TrimSuffix(string(b), "\n"), err
 }
 
 // transport trusts the authorities of the system, or the Secret's ca.crt in their place if it
@@ -169,14 +154,11 @@ func acceptable(answer *http.Response) error {
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))
 	}
-	kind, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
-	switch {
-	case answer.Header.Get("Content-Type") == "" || (err == nil && kind == "application/json"):
-		return nil
-	case strings.HasPrefix(kind, "text/html"):
-		return errors.New("it answers HTML, such as a login page, not JSON; is this the right address?")
+	given := answer.Header.Get("Content-Type")
+	if kind, _, err := mime.ParseMediaType(given); given != "" && (err != nil || kind != "application/json") {
+		return fmt.Errorf("it answers %.60q, not application/json", given)
 	}
-	return fmt.Errorf("it answers %.60q, not application/json", answer.Header.Get("Content-Type"))
+	return nil
 }
 
 // cause returns the error, without addresses and ports of single connections:

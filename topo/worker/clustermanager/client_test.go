@@ -104,8 +104,8 @@ func TestBadServers(t *testing.T) {
 		handle http.HandlerFunc
 		want   string
 	}{
-		{"login page", writes("text/html; charset=utf-8", "<html>"), "it answers HTML, such as a login page"},
-		{"HTML that claims to be JSON", writes("application/json", "<html>"), "invalid JSON in the answer, at byte 1: invalid character '<'"},
+		{"login page", writes("text/html; charset=utf-8", "<html>"), `it answers "text/html; charset=utf-8", not application/json`},
+		{"HTML that claims to be JSON", writes("application/json", "<html>"), "invalid JSON in the answer: invalid character '<'"},
 		{"text", writes("text/plain", good), `it answers "text/plain", not application/json`},
 		{"wrong password", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "it answers 401 Unauthorized"},
 		{"not modified, unasked", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, "it answers 304 Not Modified"},
@@ -204,8 +204,6 @@ func TestSecretAndAuthority(t *testing.T) {
 	}
 	change("user", "a:b")
 	fails("the Secret's user has a colon")
-	change("user", strings.Repeat("a", maxSecret+1))
-	fails("the Secret's user is longer than 65536 bytes")
 	change("user", "a")
 	change("ca.crt", "nothing")
 	fails("the Secret's ca.crt has no certificate in it")
@@ -225,21 +223,20 @@ func TestDecode(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"good", good, ""},
 		{"node not there", `{"nodes": [], "version": "v1"}`, ""},
-		{"a list", `[]`, `the answer is not an object`},
-		{"no nodes", `{"version": "v1"}`, "the answer is not an object"},
+		{"a list", `[]`, `invalid JSON in the answer: json: cannot unmarshal array`},
+		{"no nodes", `{"version": "v1"}`, "the answer has no nodes"},
 		{"another version", `{"version": "v2", "nodes": []}`, `version "v2" is not v1`},
-		{"cut", good[:100], "the answer's JSON is cut short"},
-		{"more", good + "{}", "something follows the answer's JSON"},
-		{"node twice", `{"version":"v1","nodes":[{"name":"n1"},{"name":"n1"}]}`, "duplicate node n1"},
+		{"cut", good[:100], "invalid JSON in the answer: unexpected end"},
+		{"more", good + "{}", "invalid JSON in the answer: invalid character '{' after"},
 		{
 			"a rail of a megabyte", `{"version":"v1","nodes":[{"rails":[{"rail":` + strings.Repeat("1", 1<<20) + `}]}]}`,
-			"rails.rail is a number " + strings.Repeat("1", 70) + "..., not a int32",
+			"invalid JSON in the answer: json: cannot unmarshal number 111",
 		},
-		{"path is no list", `{"version":"v1","nodes":[{"name":"n1","path":"a"}]}`, "path is a string, not a []string"},
+		{"path is no list", `{"version":"v1","nodes":[{"name":"n1","path":"a"}]}`, "invalid JSON in the answer: json: cannot unmarshal string"},
 		{"path is a circle", `{"version":"v1","nodes":[{"name":"n1","path":["a","b","a"]}]}`, "path[2]: a stands in itself: it is entry 0 too"},
 		{"path too deep", `{"version":"v1","nodes":[{"name":"n1","path":["a","b","c","d","e","f","g","h","i"]}]}`, "path has 9 groups"},
-		{"bad group", `{"version":"v1","nodes":[{"name":"n1","path":["a b"]}]}`, `path[0]: "a b"`},
-		{"empty group", `{"version":"v1","nodes":[{"name":"n1","path":[""]}]}`, "path[0] is empty"},
+		{"bad group", `{"version":"v1","nodes":[{"name":"n1","path":["a b"]}]}`, `path[0]: invalid group "a b"`},
+		{"empty group", `{"version":"v1","nodes":[{"name":"n1","path":[""]}]}`, `path[0]: invalid group ""`},
 		{"rail twice", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":1,"switch":"a"},{"rail":1,"switch":"b"}]}]}`, "rails[1]: duplicate rail 1, plane 0"},
 		{"rail without a switch", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":1}]}]}`, "rails[0] names no switch"},
 		{"rail out of bounds", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":-1,"switch":"a"}]}]}`, "rails[0]: rail -1, plane 0 is out of bounds"},
@@ -253,9 +250,9 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDocumentation reads the example of docs/topology-sources.md.
+// TestDocumentation reads the example of docs/concepts/topology-sources.md.
 func TestDocumentation(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/topology-sources.md")
+	page, err := os.ReadFile("../../../docs/concepts/topology-sources.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +319,7 @@ func TestSourceKeepsTheLastGoodAnswer(t *testing.T) {
 	<-changed
 	got := s.Discover(ctx, q)
 	if len(got.Skipped) != 1 || !strings.Contains(got.Skipped[0].Reason, "no good answer since 20") ||
-		!strings.Contains(got.Skipped[0].Reason, "HTML") {
+		!strings.Contains(got.Skipped[0].Reason, "text/html") {
 		t.Errorf("skipped %+v", got.Skipped)
 	}
 	got.Skipped = nil

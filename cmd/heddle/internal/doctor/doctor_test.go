@@ -15,11 +15,11 @@ import (
 	"github.com/heddle-dev/heddle/test/clitest"
 )
 
-var update = flag.Bool("update", false, "write the outputs in docs/troubleshooting.md")
+var update = flag.Bool("update", false, "write the outputs in docs/use/why-pending.md")
 
 const (
 	machines = "../../../../test/machines/"
-	docs     = "../../../../docs/troubleshooting.md"
+	docs     = "../../../../docs/use/why-pending.md"
 )
 
 func doctor(t *testing.T, args ...string) (string, error) {
@@ -28,7 +28,7 @@ func doctor(t *testing.T, args ...string) (string, error) {
 	return out, err
 }
 
-// TestOutputsInTheDocs runs every `heddle doctor` that docs/troubleshooting.md
+// TestOutputsInTheDocs runs every `heddle doctor` that docs/use/why-pending.md
 // shows, and compares the output with the document.
 func TestOutputsInTheDocs(t *testing.T) {
 	b, err := os.ReadFile(docs)

@@ -125,7 +125,7 @@ func (n *clusterNode) checkConditions(l *Findings, plugin bool) {
 			l.problem(subject, "Correct the cable, or the switch's port; heddle topo miscabled shows every port of the cluster.",
 				"%s: %s", c.Type, text)
 		case c.Type == wellknown.ConditionRemediation && holds:
-			l.problem(subject, "docs/health.md#remediation has what follows.", "%s: %s", c.Type, text)
+			l.problem(subject, "docs/operate/health.md#remediation has what follows.", "%s: %s", c.Type, text)
 		case c.Type == wellknown.ConditionModes && holds:
 			for message := range strings.SplitSeq(c.Message, "; ") {
 				l.note(subject, "", "%s", message)
@@ -236,7 +236,7 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 			"is silent since %s: %s", rfc3339(s.Since.Time), s.Reason)
 	}
 	if !known && active {
-		l.problem(topoWorker, "docs/topology-sources.md lists what each source needs.",
+		l.problem(topoWorker, "docs/concepts/topology-sources.md lists what each source needs.",
 			"knows the switch behind none of the node's active ports: the node is in no group")
 	}
 	var ports group // Eight rails have one reason.

@@ -50,7 +50,7 @@ func docReport() report.Report {
 	}
 }
 
-// TestBindings compares with what docs/troubleshooting.md shows.
+// TestBindings compares with what docs/use/why-pending.md shows.
 func TestBindings(t *testing.T) {
 	b, err := os.ReadFile(docs)
 	if err != nil {

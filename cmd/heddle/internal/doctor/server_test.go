@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/test/clitest"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 )
 
 func pod(namespace, name string, change func(*corev1.Pod)) corev1.Pod {

@@ -20,10 +20,10 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
-	"github.com/heddle-dev/heddle/internal/simulation/apiserver"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/test/clitest"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 )
 
 const (
@@ -68,7 +68,7 @@ func sharedReport() report.Report {
 	return r
 }
 
-// TestShares compares with what docs/troubleshooting.md shows.
+// TestShares compares with what docs/use/why-pending.md shows.
 func TestShares(t *testing.T) {
 	b, err := os.ReadFile(docs)
 	if err != nil {

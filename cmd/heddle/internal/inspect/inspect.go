@@ -67,7 +67,7 @@ reported on stderr.`,
 		if err != nil {
 			return err
 		}
-		if err := output.Show(c, text); err != nil {
+		if err := cli.Write(c, text); err != nil {
 			return err
 		}
 		for _, warning := range warnings(subject, output.Format) {
