@@ -97,7 +97,7 @@ annotations:
 
 {{/* Where the steps for an alert stand: its name. */}}
 {{- define "heddle.runbook" -}}
-https://github.com/heddle-dev/heddle/blob/main/docs/reference/alerts.md#{{ lower . }}
+https://github.com/heddle-dev/heddle/blob/main/docs/reference/metrics.md#{{ lower . }}
 {{- end }}
 
 {{/* The security context of a pod that talks to the API server alone. */}}
