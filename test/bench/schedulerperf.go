@@ -43,8 +43,10 @@ func perfWorkloads() []perfWorkload {
 		{"3 gangs of 1,000", gangs, "GangScheduling/5000Nodes_3Gangs_3000Pods_1000PerGroup", 1.5, 300},
 		{"750 gangs of 4, each in a rack", tas, "TopologyAwareScheduling/5000Nodes_750Gangs_3000Pods", 8, 0},
 		{"3 gangs of 1,000, each in a rack", tas, "TopologyAwareScheduling/5000Nodes_3Gangs_3000Pods_1000PerGroup", 8, 300},
-		{"a gang of 100 evicts 1,000 pods", "workload_preemption",
-			"GangPreemptionBasic/100Nodes_1PreemptorGang_100Pods_Evicting_1000InitPods", perfMinRatio, 0},
+		{
+			"a gang of 100 evicts 1,000 pods", "workload_preemption",
+			"GangPreemptionBasic/100Nodes_1PreemptorGang_100Pods_Evicting_1000InitPods", perfMinRatio, 0,
+		},
 		{"plain pods", "misc", "SchedulingBasic/5000Nodes_10000Pods", perfMinRatio, 0},
 		{"plain pods that spread", "topology_spreading", "TopologySpreading/5000Nodes_5000Pods", perfMinRatio, 0},
 	}

@@ -139,7 +139,7 @@ func latest() *snapshot.Latest {
 		builder.Put(fabric.Node{Name: fmt.Sprintf("node-%d", i), Ready: true, Report: fabric.Read(&n.Spec)})
 	}
 	latest := snapshot.NewLatest()
-	latest.Set(snapshot.New(snapshot.Snapshot{Generation: 1, Levels: levels, Tree: builder.Snapshot(time.Unix(1, 0))}))
+	latest.Set(&snapshot.Snapshot{Generation: 1, Levels: levels, Tree: builder.Snapshot(time.Unix(1, 0))})
 	return latest
 }
 
