@@ -57,8 +57,6 @@ const (
 	EventGPUsReleased = "GPUsReleased"
 	// EventGPUReleaseEnded: the release was canceled or has expired.
 	EventGPUReleaseEnded = "GPUReleaseEnded"
-	// EventMPSRecovered: the MPS daemon of a GPU has run for a minute again.
-	EventMPSRecovered = "MPSRecovered"
 )
 
 // Warnings of heddle-device-plugin about the Node and its pods.

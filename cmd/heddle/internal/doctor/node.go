@@ -203,7 +203,7 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 			"is silent since %s: %s", rfc3339(s.Since.Time), s.Reason)
 	}
 	if !known && active {
-		l.problem(topoWorker, "docs/concepts/topology-sources.md lists what each source needs.",
+		l.problem(topoWorker, "docs/concepts/topology.md lists what each source needs.",
 			"knows the switch behind none of the node's active ports: the node is in no group")
 	}
 	var ports group // Eight rails have one reason.
