@@ -19,6 +19,8 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	Mode Mode `yaml:"mode" enum:"native,sgpu"`
+	// GPUs selects the GPUs that pods get.
+	GPUs GPUs `yaml:"gpus"`
 	// SGPU configures shares, with `mode: sgpu` only.
 	SGPU SGPU `yaml:"sgpu"`
 	// MIGStrategy selects the names of MIG devices, as in NVIDIA's device plugin: `none` offers none, `single`
@@ -75,6 +77,16 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 
 	// Rules are Labels compiled, in their order; nil for a program that writes no labels.
 	Rules []Rule `yaml:"-" json:"-"`
+}
+
+// GPUs selects the GPUs that pods get.
+type GPUs struct {
+	// Exclude are the GPUs that no pod gets and no label counts, by UUID, PCI address or product; entries are globs
+	// ("*", "?", "[a-c]"). `display` means GPUs for a screen: the product `NVIDIA DGX Display`, and a VGA controller
+	// with less than a quarter of the memory of a 3D controller beside it. `[]` excludes none.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	Exclude []Glob `yaml:"exclude" unique:"true"`
 }
 
 // Resources are the names that pods ask for.

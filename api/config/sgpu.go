@@ -1,6 +1,10 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
 
 // MaxMemoryOvercommit is the end of the range of sgpu.memoryOvercommit.
 const MaxMemoryOvercommit = 8
@@ -16,6 +20,11 @@ type SGPU struct {
 	//
 	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
+	// MemoryMiB is the memory of a GPU that reports none, since it shares the processor's (GB10, Thor), in MiB. 0 means
+	// that it is unknown: such a GPU takes one container, which requests no vmemory.
+	//
+	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	MemoryMiB int64 `yaml:"memoryMiB" range:"0-16777216"`
 	// MemoryOvercommit is the ratio of the memory of all shares of a GPU to the GPU's own: 1.5 allows shares of
 	// 120 GiB on a GPU of 80. One share never exceeds the GPU. 1 disables it. docs/concepts/sharing.md
 	// describes what happens when processes fill the GPU.
@@ -93,6 +102,14 @@ type Enforce struct {
 	//
 	// Read by: heddle-device-plugin.
 	MPSMultiUser bool `yaml:"mpsMultiUser"`
+}
+
+// Slots returns the number of containers that can share a GPU.
+func (s *SGPU) Slots(g *machine.GPU) int {
+	if reportsNoMemory(*g) {
+		return 1
+	}
+	return s.SlotsPerGPU
 }
 
 // RoomMiB returns the memory that all shares of a GPU with this memory may have together.

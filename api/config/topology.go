@@ -33,14 +33,14 @@ type Topology struct {
 	// order wins.
 	Sources []TopologySource `yaml:"sources" enum:"ib,lldp,nvlink,static,cluster-manager" unique:"true"`
 	// StaticFile is a file that names the groups of nodes or the switches of rails;
-	// docs/concepts/topology-sources.md describes it.
+	// docs/concepts/topology.md describes it.
 	StaticFile AbsolutePath `yaml:"staticFile"`
 	// PathLabels are keys of Node labels with the groups of a node as values, top first:
 	// `[topology.kubernetes.io/zone, example.com/rack]`. They count for nodes without a known switch and
 	// without groups from a file or a server. At most 8.
 	PathLabels []LabelKey `yaml:"pathLabels" unique:"true"`
 	// ClusterManager is the `https://` URL of a server that knows the groups of nodes; every node asks it every
-	// five minutes. docs/concepts/topology-sources.md describes request and answer. User, password and the
+	// five minutes. docs/concepts/topology.md describes request and answer. User, password and the
 	// authority of its certificate come from a Secret.
 	ClusterManager HTTPSAddress `yaml:"clusterManager"`
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/test/docs"
 )
 
-// The table of docs/get-started/install.md repeats values.yaml.
+// The table of docs/reference/values.md repeats values.yaml.
 func TestValuesTable(t *testing.T) {
 	text, err := os.ReadFile(chartDir + "/values.yaml")
 	if err != nil {
@@ -30,7 +30,7 @@ func TestValuesTable(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| key | default | meaning |\n|---|---|---|\n")
 	writeRows(t, &table, values.Content[0], "")
-	docs.Section(t, root, "docs/get-started/install.md", "values", table.String(), *update)
+	docs.Section(t, root, "docs/reference/values.md", "values", table.String(), *update)
 }
 
 // writeRows writes a row for each described key. A mapping without a
