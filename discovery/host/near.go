@@ -75,7 +75,8 @@ func countOf(hcas []*candidate, is func(*candidate) bool) (n int) {
 // have 2, 4, 8 or 16 GPUs: where more would be missing up to the next such number, the HCAs have
 // another purpose.
 func orphans(
-	m *machine.Machine, switches []*pcieSwitch, gpus int, all []*candidate, isUsual func(*candidate) bool, rails map[int]int,
+	m *machine.Machine, switches []*pcieSwitch, gpus int, all []*candidate,
+	isUsual func(*candidate) bool, rails map[int]int,
 ) (found []*candidate) {
 	type place struct{ level, depth int }
 	functions, places, perSwitch := byAddress(m.PCI), map[place]bool{}, map[int]int{}
@@ -111,7 +112,7 @@ func orphans(
 			missing += usualGPUs
 		}
 	}
-	if gpus+missing > 1<<bits.Len(uint(gpus-1)) { //nolint:gosec // There is one at least.
+	if gpus+missing > 1<<bits.Len(uint(gpus-1)) {
 		return nil
 	}
 	return found

@@ -2,8 +2,8 @@
 // the network devices on them.
 //
 // What it reports is sysfs'. RDMA netlink adds the network namespace mode. The package
-// changes nothing: no link is set up, no device opened. A device with firmware that does not answer keeps its last good values and holds up no
-// other.
+// changes nothing: no link is set up, no device opened. A device with firmware that does
+// not answer keeps its last good values and holds up no other.
 package rdma
 
 import (

@@ -29,12 +29,13 @@ func NewCommand() *cobra.Command {
 	var from string
 	c := &cobra.Command{
 		Use: "convert --from nvidia|hami|mellanox FILE", Short: "Make a configuration of another device plugin's",
-		Long: `Print the key cluster-config, made of the configuration of another device plugin:
+		Long: `Print the key cluster-config, made from the configuration of another plugin:
 nvidia    the file of NVIDIA's k8s-device-plugin, version v1
 hami      HAMi's device-config.yaml, or its config.json of nodes
 mellanox  config.json of Mellanox's k8s-rdma-shared-dev-plugin
-each alone, or in its ConfigMap, such as that of the GPU operator. Of several files of
-NVIDIA's in one ConfigMap, and of HAMi's file of nodes, it prints the key nodes-config.
+each alone, or in its ConfigMap, such as that of the GPU operator. It prints the
+key nodes-config instead for several files of NVIDIA's in one ConfigMap, and for
+HAMi's file of nodes.
 
 What could not be carried over, or means something else here, is a comment above
 it and a line on stderr. FILE may be - for stdin.`,

@@ -209,8 +209,12 @@ func (l *Findings) hcas(m *machine.Machine, state *health.Snapshot) {
 		switch s := state.HCA(ids[i]); {
 		case h.Elsewhere:
 			l.note(h.Name, "", "is in another network namespace, as an HCA is that a pod has alone: its ports are not seen")
-		case h.PhysFn != "" && slices.ContainsFunc(m.HCAs, func(pf machine.HCA) bool { return pf.PCI == h.PhysFn }):
-			l.virtualFunction(m, h)
+		case s.Cause == health.Idle: // A container that gets it sets it up.
+		case h.PhysFn != "" && s.Healthy && layerOf(h) == machine.InfiniBand && strings.Trim(h.NodeGUID, "0:") == "":
+			l.problem(h.Name, "Set its GUIDs on the physical function: ip link set … vf N node_guid …, port_guid ….",
+				"is a virtual function in use with node GUID 0")
+		case h.Role == machine.RoleFabric && h.PhysFn != "" && s.Cause == health.PortDown:
+			l.problem(h.Name, "Set its GUIDs and its state on the physical function: ip link set … vf N state auto.", "%s", s.Reason)
 		case h.Role == machine.RoleFabric && !s.Healthy:
 			remedy := map[health.Cause]string{
 				health.PortDown: "Look at the cable and the switch port: ibstat " + h.Name + ", mlxlink -d " + h.PCI + ".",
@@ -226,40 +230,6 @@ func (l *Findings) hcas(m *machine.Machine, state *health.Snapshot) {
 			l.note(h.Name, "", "is soft RDMA (%s), so no pod gets it unless a resource selects role virtual", h.Driver)
 		}
 	}
-}
-
-// virtualFunction explains a virtual function of an HCA on this machine. One that is idle is down, and its physical
-// function has the cable and the subnet manager. On InfiniBand it has the GUIDs that the physical function gives it.
-func (l *Findings) virtualFunction(m *machine.Machine, h *machine.HCA) {
-	pf := &m.HCAs[slices.IndexFunc(m.HCAs, func(pf machine.HCA) bool { return pf.PCI == h.PhysFn })]
-	state := func(h *machine.HCA, state string) bool {
-		return slices.ContainsFunc(h.Ports, func(p machine.Port) bool {
-			return p.LinkLayer == machine.InfiniBand && p.State == state
-		})
-	}
-	remedy := "Set both GUIDs, as a CNI plugin for InfiniBand does: ip link set dev " + netdevOf(pf) +
-		" vf N node_guid GUID; ... port_guid GUID."
-	unset := strings.Trim(h.NodeGUID, "0:") == ""
-	switch {
-	case h.Role != machine.RoleFabric:
-	case unset && state(h, machine.PortActive):
-		l.problem(h.Name, remedy, "is active with node GUID 0: its physical function %s has set none", pf.Name)
-	case unset && state(h, machine.PortInit) && state(pf, machine.PortActive):
-		l.problem(h.Name, remedy, "is INIT with node GUID 0, and its physical function %s is active: it has set none", pf.Name)
-	case state(h, machine.PortInit) && state(pf, machine.PortActive):
-		l.problem(h.Name, "See that the subnet manager serves virtual functions: virt_enabled 2 in opensm's configuration.",
-			"is INIT, and its physical function %s is active", pf.Name)
-	}
-}
-
-// netdevOf returns a network device of an HCA, or else its name.
-func netdevOf(h *machine.HCA) string {
-	for i := range h.Ports {
-		for _, n := range h.Ports[i].Netdevs {
-			return n.Name
-		}
-	}
-	return h.Name
 }
 
 // stack explains the state of the RDMA stack.

@@ -132,7 +132,7 @@ func (n *clusterNode) checkConditions(l *Findings, plugin bool) {
 // checkAnnotations explains what operators took out, the Node or GPUs of it, and that the GPU driver is absent.
 func (n *clusterNode) checkAnnotations(l *Findings) {
 	name, annotations := n.node.Name, n.node.Annotations
-	subject, undo := "Node "+name, "heddle gpu release --node "+name+" --undo"
+	subject, undo := "Node "+name, "heddle gpu release "+name+" --undo"
 	if n.node.Spec.Unschedulable {
 		l.note(subject, "kubectl uncordon "+name, "is cordoned: no new pod comes here")
 	}
@@ -203,7 +203,7 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 			"is silent since %s: %s", rfc3339(s.Since.Time), s.Reason)
 	}
 	if !known && active {
-		l.problem(topoWorker, "docs/concepts/topology-sources.md lists what each source needs.",
+		l.problem(topoWorker, "docs/concepts/topology.md lists what each source needs.",
 			"knows the switch behind none of the node's active ports: the node is in no group")
 	}
 	var ports group // Eight rails have one reason.
