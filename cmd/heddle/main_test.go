@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -83,6 +84,12 @@ func TestReference(t *testing.T) {
 	golden.Compare(t, docs, b.String(), *update)
 }
 
+// The page describes these flags once.
+var (
+	repeated = regexp.MustCompile(`(?m)^ +(?:-h, --help|--context|--kubeconfig|--cluster|--as|--request-timeout) .*\n|^Global Flags:\n|^Use "heddle.*\n`)
+	empty    = regexp.MustCompile(`(?m)^Flags:\n(?:\n|\z)`)
+)
+
 // describe writes the help of a command and of those below it.
 func describe(t *testing.T, b *strings.Builder, c *cobra.Command) {
 	t.Helper()
@@ -91,6 +98,7 @@ func describe(t *testing.T, b *strings.Builder, c *cobra.Command) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	out = empty.ReplaceAllString(repeated.ReplaceAllString(out, ""), "")
 	b.WriteString("\n## " + c.CommandPath() + "\n\n```text\n" + strings.TrimSpace(out) + "\n```\n")
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() {
