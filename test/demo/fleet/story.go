@@ -128,7 +128,7 @@ func (s *story) show(ctx context.Context, args string, most int) error {
 		return nil
 	}
 	s.print("$ %s %s\n", heddle, args)
-	cmd := exec.CommandContext(ctx, s.command, strings.Fields(args)...) //nolint:gosec // What `make fleet` built.
+	cmd := exec.CommandContext(ctx, s.command, strings.Fields(args)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.cluster.kubeconfig)
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()

@@ -29,7 +29,7 @@ func NewCommand() *cobra.Command {
 	var from string
 	c := &cobra.Command{
 		Use: "convert --from nvidia|hami|mellanox FILE", Short: "Make a configuration of another device plugin's",
-		Long: `Print the key cluster-config, made of the configuration of another device plugin:
+		Long: `Print the key cluster-config, made from the configuration of another plugin:
 nvidia    the file of NVIDIA's k8s-device-plugin, version v1
 hami      HAMi's device-config.yaml
 mellanox  config.json of Mellanox's k8s-rdma-shared-dev-plugin
