@@ -28,8 +28,12 @@ func (i *info) Node() *corev1.Node           { return i.node }
 func (i *info) GetPods() []framework.PodInfo { return i.pods }
 func (i *info) GetGeneration() int64         { return i.generation }
 
-func (i *info) GetRequested() framework.Resource   { return requested{gpus: i.requested, vcore: i.counted} }
-func (i *info) GetAllocatable() framework.Resource { return requested{gpus: i.allocatable, vcore: i.most} }
+func (i *info) GetRequested() framework.Resource {
+	return requested{gpus: i.requested, vcore: i.counted}
+}
+func (i *info) GetAllocatable() framework.Resource {
+	return requested{gpus: i.allocatable, vcore: i.most}
+}
 
 type requested struct {
 	framework.Resource
