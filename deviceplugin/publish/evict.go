@@ -54,7 +54,7 @@ func Rejected(
 		}
 		// The next pod of a controller would ask for the same.
 		elsewhere := replaced(pods[at]) && r.Kind != allocate.RejectedRequest && r.Kind != allocate.RejectedChannels
-		if !elsewhere && !(r.Never && bare(pods[at])) {
+		if !elsewhere && (!r.Never || !bare(pods[at])) {
 			continue
 		}
 		message := fmt.Sprintf("rejected for %s: %s", patience, r.Reason)

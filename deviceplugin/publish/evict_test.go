@@ -51,8 +51,10 @@ func TestRejected(t *testing.T) {
 	for _, p := range Rejected(&c, pods, rejections, now) {
 		got = append(got, p.Pod.Name+" "+p.Event+" "+p.Message)
 	}
-	want := []string{"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full",
-		"bare never SGPUEvicted rejected for 30s: full", "bare senseless SGPUEvicted rejected for 30s: full"}
+	want := []string{
+		"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full",
+		"bare never SGPUEvicted rejected for 30s: full", "bare senseless SGPUEvicted rejected for 30s: full",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

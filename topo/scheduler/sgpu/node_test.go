@@ -31,6 +31,7 @@ func (i *info) GetGeneration() int64         { return i.generation }
 func (i *info) GetRequested() framework.Resource {
 	return requested{gpus: i.requested, vcore: i.counted}
 }
+
 func (i *info) GetAllocatable() framework.Resource {
 	return requested{gpus: i.allocatable, vcore: i.most}
 }

@@ -108,8 +108,9 @@ func (r *Request) uncounted(info framework.NodeInfo) *framework.Status {
 	allocatable, requested := info.GetAllocatable().GetScalarResources(), info.GetRequested().GetScalarResources()
 	for name, needs := range r.counted {
 		if most, counts := allocatable[name]; counts && requested[name]+needs > most {
+			left := max(most-requested[name], 0)
 			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf(
-				"node(s) have no %s left that their kubelet counts: %d of %d; needs %d", name, max(most-requested[name], 0), most, needs))
+				"node(s) have no %s left that their kubelet counts: %d of %d; needs %d", name, left, most, needs))
 		}
 	}
 	return nil

@@ -93,7 +93,8 @@ func checkPlugin(l *Findings, r *report.Report) {
 		p := &r.Rejected[i]
 		remedy := rejectedRemedies()[p.Kind]
 		if p.Never {
-			remedy = "This node can never give it that: correct its request. Without a controller it is evicted after sgpu.rejectedFor, for HCAs after a minute."
+			remedy = "This node can never give it that: correct its request. Without a controller it is evicted after " +
+				"sgpu.rejectedFor, for HCAs after a minute."
 		}
 		l.problem("pod "+podName(p.Namespace, p.Pod, p.UID), remedy,
 			"container %s gets no GPU since %s: %s", p.Container, rfc3339(p.Since), p.Reason)

@@ -121,7 +121,8 @@ func checkTokens(l *Findings, pods []corev1.Pod, cfg *config.NodeConfig) {
 			}
 			if !shares && len(held) > 0 {
 				l.problem("pod "+p.Namespace+"/"+p.Name,
-					"Add "+cfg.Resources.SGPU+" to its limits, or remove the others; admissionPolicy.incompleteShares=Deny rejects such pods.",
+					"Add "+cfg.Resources.SGPU+" to its limits, or remove the others; "+
+						"admissionPolicy.incompleteShares=Deny rejects such pods.",
 					"container %s holds %s without a GPU: containers with shares do not get them", c.Name, strings.Join(held, " and "))
 			}
 		}
