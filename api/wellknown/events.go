@@ -35,6 +35,9 @@ const (
 
 // Warnings of heddle-device-plugin about the Node.
 const (
+	// EventKubeletAbsent: the kubelet's socket for device plugins has been absent for a minute, so that the
+	// node offers no devices; its path.
+	EventKubeletAbsent = "KubeletSocketAbsent"
 	// EventDeviceUnhealthy: a GPU, or an HCA of a resource, becomes unhealthy; the reason.
 	EventDeviceUnhealthy = "DeviceUnhealthy"
 	// EventRemediationStarted: the Node is cordoned because a GPU stays unhealthy; which.

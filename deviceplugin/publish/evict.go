@@ -204,9 +204,9 @@ func remedyCondition(node string, policy *config.Health, todo *health.Remedy, le
 		}
 	default:
 		c.Reason = reasonDrained
-		c.Message += ". No pod has it: heddle gpu release --node " + node
+		c.Message += ". No pod has it: heddle gpu release " + node
 		for _, uuid := range todo.Faulty {
-			c.Message += " --gpu " + uuid
+			c.Message += " " + uuid
 		}
 	}
 	c.Message = wellknown.ClipTo(c.Message, health.MaxMessage)

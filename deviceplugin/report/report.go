@@ -47,6 +47,7 @@ type Report struct {
 type GPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
+	PCI   string `json:"pci,omitempty"`
 	// Mode is native or sgpu, empty while that is not known; Wanted is the configured
 	// mode.
 	Mode   string `json:"mode"`

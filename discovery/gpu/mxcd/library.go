@@ -54,7 +54,7 @@ type smi struct {
 func New(o gpu.Options) *Library {
 	return &Library{
 		fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev"),
-		tool: tool{root: cmp.Or(o.DriverRoot, "/"), timeout: gpu.ToolTimeout},
+		tool: tool{root: filepath.Join("/", o.HostRoot, o.DriverRoot), timeout: gpu.ToolTimeout},
 	}
 }
 

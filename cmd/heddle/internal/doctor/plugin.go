@@ -155,7 +155,8 @@ func rejectedRemedies() map[string]string {
 
 // checkLimits explains what makes limits of shares hold, and which containers nothing limits.
 func checkLimits(l *Findings, r *report.Report) {
-	const subject, remedy = "limits of shares", "Give the node an enforcer: docs/concepts/enforcers.md has what each needs."
+	const subject = "limits of shares"
+	const remedy = "Give the node an enforcer: docs/concepts/enforcers.md has what each needs."
 	switch e := r.Enforcers; {
 	case e == nil:
 	case e.LastError != "":
