@@ -11,8 +11,10 @@ type Wrong struct {
 	// Dead and Missing distinguish a dead port and a lost HCA from a cable that is
 	// elsewhere.
 	Dead, Missing bool
-	Node          string
-	Rail          int32
+	// Unsure is set if nothing shows where the port belongs.
+	Unsure bool
+	Node   string
+	Rail   int32
 	// Plane and the rest are as in the report. Found is empty for a dead or a lost port.
 	Plane           int32
 	Expected, Found string
@@ -77,7 +79,16 @@ func (f *Fabric) Wrongs() []Wrong {
 			if r != nil && r.Switch != nil {
 				w.Found = r.Switch.ID
 			}
+			// It may have been built so, and may never have had a link.
+			w.Unsure = n.Odd && w.Missing || n.CPU && (w.Missing || w.Dead && w.Found == "")
 			if w.Missing || w.Dead || w.Found != w.Expected {
+				if n.Group == NoGroup { // Among nodes of two groups.
+					w.Expected, w.Unsure = "", true
+				}
+				for group := n.Group - 1; f.Plan.Shift > 0 && group <= n.Group+1; group++ {
+					// Others of its group have that end by plan.
+					w.Unsure = w.Unsure || w.Found == f.Leaf(group, int(c.Rail), int(c.Plane)).ID
+				}
 				out = append(out, w)
 			}
 		}
@@ -100,12 +111,11 @@ func (f *Fabric) at(e end) *v1alpha1.Rail { return &f.Nodes[e.node].Spec.Rails[e
 func (f *Fabric) ends() []end {
 	var out []end
 	for i := range f.Nodes {
-		if len(f.Nodes[i].Cables) == 0 {
-			continue
-		}
-		for j := range f.Nodes[i].Spec.Rails {
-			if f.Nodes[i].Spec.Rails[j].Role == "fabric" {
-				out = append(out, end{i, j})
+		for _, c := range f.Nodes[i].Cables {
+			for j := range f.Nodes[i].Spec.Rails {
+				if r := &f.Nodes[i].Spec.Rails[j]; r == f.Nodes[i].port(c) {
+					out = append(out, end{i, j})
+				}
 			}
 		}
 	}
