@@ -269,7 +269,7 @@ func TestSelect(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := parse(t, "rdma: {resources: [{name: rdma/a, selectors: "+tt.selectors+"}]}", "")
-			ok, reason := c.Cluster.RDMA.Resources[0].Selectors.Select(m, tt.hca)
+			ok, reason := c.Cluster.RDMA.Select(m, &c.Cluster.RDMA.Resources[0], tt.hca)
 			if reason != tt.reason || ok != (tt.reason == "") {
 				t.Errorf("got %t, %q", ok, reason)
 			}

@@ -100,7 +100,7 @@ func TestFaults(t *testing.T) {
 		{"nodes are a list", "", "nodeName: a", []string{`nodes-config:1: invalid value "": want a list`}},
 		{"override that matches no node", "", "- mode: sgpu", []string{"nodes-config:1: [0]: has neither nodeName nor nodeSelector"}},
 		{"bad glob", "", "- nodeName: '[a'", []string{"[0].nodeName: \"[a\": syntax error in pattern"}},
-		{"bad selector", "", "- nodeSelector: {'a b': 'c d'}", []string{`[0].nodeSelector.a b: "a b" has other characters`, `"c d" has other`}},
+		{"bad selector", "", "- nodeSelector: {'a b': 'c d'}", []string{`[0].nodeSelector.a b: "a b": name part must`, `"c d": a valid label`}},
 		{"selector by what it decides", "", "- {nodeSelector: {heddle.dev/node.usage: training}, usage: hybrid}", []string{
 			"nodes-config:1: [0].nodeSelector.heddle.dev/node.usage: is a label that this configuration decides; it cannot choose",
 		}},
@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 		{"the kubelet's labels", "labels: [{key: kubernetes.io/hostname, value: node}]", "", []string{"labels[0].key: kubernetes.io/hostname is the kubelet's"}},
 		{"required", "labels: [{key: a}]\nrdma: {resources: [{}]}", "", []string{"cluster-config:1: labels[0].value: is missing", "cluster-config:2: rdma.resources[0].name: is missing"}},
 		{"two rules", "labels:\n- {key: a, value: \"'1'\"}\n- {key: a, value: \"'2'\"}", "", []string{"cluster-config:3: labels[1].key: two rules for a; the first is labels[0]"}},
-		{"rule with a bad key", "labels: [{key: 'a b', value: node}]", "", []string{`labels[0].key: "a b" has other characters`}},
+		{"rule with a bad key", "labels: [{key: 'a b', value: node}]", "", []string{`labels[0].key: "a b": name part must`}},
 		{"rule with a key of heddle's", "labels: [{key: nvidia.com/gpu.product, value: node}]", "", []string{"labels[0].key: nvidia.com/gpu.product is a label that heddle writes itself"}},
 		{"and of topo-master", "labels: [{key: heddle.dev/topology.leaf, value: node}]", "", []string{"is a label that heddle writes itself"}},
 		{"rule that does not compile", "labels:\n- {key: a, value: gpu.modle}", "", []string{"cluster-config:2: labels[0].value: column 4: undefined field 'modle'"}},
@@ -154,7 +154,7 @@ func TestFaults(t *testing.T) {
 		{"resource without domain", "rdma: {resources: [{name: hca}]}", "", []string{"has no domain: write domain/name"}},
 		{"resource of Kubernetes", "resources: {gpu: kubernetes.io/gpu}", "", []string{"is in a domain of Kubernetes' own"}},
 		{"domain", "domains: {vendor: Nvidia, company: '', card: a/b}", "", []string{
-			`domains.vendor: "Nvidia" is an invalid DNS domain: want lower-case`, `domains.company: "" is an invalid DNS domain`, "domains.card: ",
+			`domains.vendor: "Nvidia": a lowercase RFC 1123 subdomain must`, `domains.company: "": a lowercase RFC 1123`, "domains.card: ",
 		}},
 		{"GPU twice", "sgpu: {gpus: [0, 1, 0]}", "", []string{"sgpu.gpus[2]: duplicate value 0, the first is entry 0"}},
 		{"no GPU", "sgpu: {gpus: [x1, -1, 01]}", "", []string{`"x1" is neither an index`, `"-1" is neither`, `"01" is neither`}},

@@ -171,8 +171,14 @@ func (r *reference) text(f reflect.StructField, t reflect.Type) (meaning, readBy
 	}
 	doc = strings.Join(strings.Fields(doc), " ")
 	meaning, readBy, _ = strings.Cut(doc, " Read by: ")
-	meaning = strings.Replace(meaning, f.Name, "`"+yamlName(f)+"`", 1)
-	return strings.ReplaceAll(meaning, "|", `\|`), strings.TrimSuffix(readBy, ".")
+	return strings.ReplaceAll(predicate(meaning, f.Name), "|", `\|`), strings.TrimSuffix(readBy, ".")
+}
+
+// predicate is a comment without its beginning, "Name is".
+func predicate(doc, name string) string {
+	doc = strings.TrimPrefix(doc, name+" ")
+	doc = strings.TrimPrefix(strings.TrimPrefix(doc, "is "), "are ")
+	return strings.ToUpper(doc[:1]) + doc[1:]
 }
 
 func (r *reference) typeText(t reflect.Type) string {
@@ -180,12 +186,7 @@ func (r *reference) typeText(t reflect.Type) string {
 	if doc == "" {
 		r.t.Errorf("%s has no comment", t.Name())
 	}
-	_, rest, ok := strings.Cut(doc, t.Name()+" ")
-	if !ok {
-		return doc
-	}
-	rest = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
-	return strings.ToUpper(rest[:1]) + rest[1:]
+	return predicate(doc, t.Name())
 }
 
 // factTable writes the variables of label rules.
@@ -197,9 +198,7 @@ func (r *reference) factTable() string {
 		for f := range t.Fields() {
 			name := f.Tag.Get("json")
 			doc := strings.Join(strings.Fields(r.facts[t.Name()+"."+f.Name]), " ")
-			doc = strings.TrimPrefix(doc, f.Name+" is ")
-			doc = strings.TrimPrefix(doc, f.Name+" are ")
-			fmt.Fprintf(&r.out, "| `%s%s` | %s | %s |\n", prefix, name, celKind(f.Type), strings.ToUpper(doc[:1])+doc[1:])
+			fmt.Fprintf(&r.out, "| `%s%s` | %s | %s |\n", prefix, name, celKind(f.Type), predicate(doc, f.Name))
 			if f.Type.Kind() == reflect.Struct {
 				rows(prefix+name+".", f.Type)
 			}

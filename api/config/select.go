@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,8 +62,9 @@ func (r *Roles) Of(h *machine.HCA) (role machine.Role, named bool) {
 // resource is selected only by its own address: its user could reach their traffic,
 // and they share its port.
 func (r *RDMA) Select(m *machine.Machine, in *RDMAResource, h *machine.HCA) (selected bool, reason string) {
-	if selected, reason = in.Selectors.Select(m, h); !selected || slices.Contains(in.Selectors.PCIAddresses, Glob(h.PCI)) {
-		return selected, reason
+	reason = in.Selectors.rejects(m, h)
+	if reason != "" || slices.Contains(in.Selectors.PCIAddresses, Glob(h.PCI)) {
+		return reason == "", reason
 	}
 	for i := range m.HCAs {
 		vf := &m.HCAs[i]
@@ -70,7 +72,7 @@ func (r *RDMA) Select(m *machine.Machine, in *RDMAResource, h *machine.HCA) (sel
 			continue
 		}
 		for j := range r.Resources {
-			if of, _ := r.Resources[j].Selectors.Select(m, vf); of {
+			if r.Resources[j].Selectors.rejects(m, vf) == "" {
 				return false, fmt.Sprintf("%s has its virtual function %s; pciAddresses: [%q] adds it all the same",
 					r.Resources[j].Name, vf.Name, h.PCI)
 			}
@@ -79,67 +81,42 @@ func (r *RDMA) Select(m *machine.Machine, in *RDMAResource, h *machine.HCA) (sel
 	return true, ""
 }
 
-// Select reports whether selectors choose this HCA of machine m, which has corrected
-// roles, and if not which field rejects it.
-func (s *Selectors) Select(m *machine.Machine, h *machine.HCA) (selected bool, reason string) {
+// rejects returns why selectors do not choose this HCA of machine m, which has corrected
+// roles; empty if they do.
+func (s *Selectors) rejects(m *machine.Machine, h *machine.HCA) string {
 	if h.Role == machine.RoleNVSwitch {
-		return false, "it is a function of an NVSwitch"
+		return "it is a function of an NVSwitch"
 	}
 	if h.PhysFn != "" && len(s.PCIAddresses) == 0 && len(s.PFNames) == 0 {
-		return false, "it is a virtual function, and neither pciAddresses nor pfNames is given"
+		return "it is a virtual function, and neither pciAddresses nor pfNames is given"
 	}
-	for _, test := range s.tests(m, h) {
-		if test.given && !test.matches {
-			return false, fmt.Sprintf("%s: %s is not among %s", test.field, test.value, test.wanted)
-		}
-	}
-	return true, ""
-}
-
-// test is how one field of a selector fared.
-type test struct {
-	field          string
-	given, matches bool
-	// value is the HCA's, wanted the selector's.
-	value, wanted string
-}
-
-func (s *Selectors) tests(m *machine.Machine, h *machine.HCA) []test {
 	netdevs, kinds := portsOf(h)
-	address := []string{h.PCI}
-	sameRole := func(r machine.Role, v string) bool { return string(r) == v }
-	return []test{
-		compare("vendors", s.Vendors, []string{h.Vendor}, HexID.matches),
-		compare("deviceIDs", s.DeviceIDs, []string{h.Device}, HexID.matches),
-		compare("drivers", s.Drivers, []string{h.Driver}, Glob.Match),
-		compare("ifNames", s.IfNames, netdevs, Glob.Match),
-		compare("linkTypes", s.LinkTypes, kinds, func(t, v string) bool { return t == v }),
-		compare("pciAddresses", s.PCIAddresses, address, Glob.Match),
-		compare("pfNames", s.PFNames, physicalNames(m, h), Glob.Match),
-		compare("roles", s.Roles, []string{string(h.Role)}, sameRole),
-	}
+	return cmp.Or(
+		mismatch("vendors", s.Vendors, []string{h.Vendor}, HexID.matches),
+		mismatch("deviceIDs", s.DeviceIDs, []string{h.Device}, HexID.matches),
+		mismatch("drivers", s.Drivers, []string{h.Driver}, Glob.Match),
+		mismatch("ifNames", s.IfNames, netdevs, Glob.Match),
+		mismatch("linkTypes", s.LinkTypes, kinds, func(t, v string) bool { return t == v }),
+		mismatch("pciAddresses", s.PCIAddresses, []string{h.PCI}, Glob.Match),
+		mismatch("pfNames", s.PFNames, physicalNames(m, h), Glob.Match),
+		mismatch("roles", s.Roles, []string{string(h.Role)}, func(r machine.Role, v string) bool { return string(r) == v }),
+	)
 }
 
-func compare[T ~string](field string, wanted []T, values []string, same func(T, string) bool) test {
-	if len(wanted) == 0 {
-		return test{field: field}
-	}
-	t := test{field: field, given: true}
-	for _, w := range wanted {
-		for _, v := range values {
-			t.matches = t.matches || same(w, v)
-		}
-	}
+// mismatch returns why a field rejects an HCA with these values; empty if it does not, or is not given.
+func mismatch[T ~string](field string, wanted []T, values []string, same func(T, string) bool) string {
 	words := make([]string, len(wanted))
 	for i, w := range wanted {
+		if slices.ContainsFunc(values, func(v string) bool { return same(w, v) }) {
+			return ""
+		}
 		words[i] = string(w)
 	}
-	t.wanted = strings.Join(words, ", ")
-	t.value = strings.Join(values, ", ")
-	if t.value == "" {
-		t.value = "nothing"
+	if len(wanted) == 0 {
+		return ""
 	}
-	return t
+	value := cmp.Or(strings.Join(values, ", "), "nothing")
+	return fmt.Sprintf("%s: %s is not among %s", field, value, strings.Join(words, ", "))
 }
 
 func (s *Selectors) empty() bool {

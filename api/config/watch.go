@@ -8,18 +8,10 @@ import (
 	"maps"
 	"sync/atomic"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
-const (
-	// debounce is how long the directory must be quiet before it is read: an
-	// editor writes a file in several steps.
-	debounce = 50 * time.Millisecond
-	// poll finds what inotify does not report: a directory on a network file
-	// system, or one that was removed and made again.
-	poll = 30 * time.Second
-)
+// poll is how often the directory is read. The three small files take some 50 µs.
+const poll = time.Second
 
 // Watcher holds the last good configuration of a directory and reads it again
 // when it changes. Its methods are safe for concurrent use.
@@ -69,46 +61,19 @@ func (w *Watcher) Err() error { return w.state.Load().err }
 // several changes may come as one.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Run watches until ctx ends. It has no other error: where the directory cannot
-// be watched it is polled.
+// Run reads the directory once a second until ctx ends, and then returns nil.
 func (w *Watcher) Run(ctx context.Context) error {
 	if w.dir == "" {
 		<-ctx.Done()
 		return nil
 	}
-	var events chan fsnotify.Event
-	var failures chan error
-	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		w.log.Warn("cannot watch the configuration, polling it", "err", err, "every", poll)
-	} else {
-		defer notify.Close()
-		events, failures = notify.Events, notify.Errors
-	}
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
-	quiet := time.NewTimer(0)
-	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-events:
-			quiet.Reset(debounce)
-		case err := <-failures:
-			// An overflow, for instance: events were lost.
-			w.log.Warn("watching the configuration failed", "err", err)
-			quiet.Reset(debounce)
 		case <-ticker.C:
-			quiet.Reset(0)
-		case <-quiet.C:
-			// Before the read, so that no change falls between the two, and
-			// every time, since the directory may be a new one.
-			if notify != nil {
-				if err := notify.Add(w.dir); err != nil {
-					w.log.Debug("cannot watch the configuration", "err", err)
-				}
-			}
 			w.reload()
 		}
 	}

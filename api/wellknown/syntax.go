@@ -3,46 +3,38 @@ package wellknown
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // MaxLabel is the length in bytes of the longest label value, and of the
 // longest key after its slash
 // (https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/).
-const MaxLabel = 63
-
-// MaxDomain is the length in bytes of the longest DNS subdomain.
-const MaxDomain = 253
+const MaxLabel = validation.LabelValueMaxLength
 
 // broken is the error of this file: the text, or the beginning of a long one,
-// and the rule that it breaks.
-func broken(s, rule string) error { return fmt.Errorf("%.100q %s", s, rule) }
-
-// CheckValue returns an error for an invalid label value. The empty value is valid.
-func CheckValue(s string) error {
-	if s == "" {
+// and the rules that it breaks; nil without any.
+func broken(s string, rules ...string) error {
+	if len(rules) == 0 {
 		return nil
 	}
-	return checkName(s)
+	return fmt.Errorf("%.100q: %s", s, strings.Join(rules, "; "))
 }
+
+// CheckValue returns an error for an invalid label value. The empty value is valid.
+func CheckValue(s string) error { return broken(s, validation.IsValidLabelValue(s)...) }
 
 // CheckKey returns an error for an invalid label, taint or annotation key: an
 // optional DNS domain and a slash, then a name.
-func CheckKey(s string) error {
-	domain, name, slash := strings.Cut(s, "/")
-	if !slash {
-		return checkName(s)
-	}
-	return errors.Join(CheckDomain(domain), checkName(name))
-}
+func CheckKey(s string) error { return broken(s, validation.IsQualifiedName(s)...) }
 
 // CheckResource returns an error for an invalid name of an extended resource. It needs a domain
 // other than Kubernetes' domains.
 func CheckResource(s string) error {
-	domain, name, slash := strings.Cut(s, "/")
+	domain, _, slash := strings.Cut(s, "/")
 	switch {
 	case !slash:
 		return broken(s, "has no domain: write domain/name")
@@ -51,35 +43,11 @@ func CheckResource(s string) error {
 	case strings.HasPrefix(s, "requests."):
 		return broken(s, "begins with requests., which quotas keep for themselves")
 	}
-	return errors.Join(CheckDomain(domain), checkName(name))
+	return CheckKey(s)
 }
 
 // CheckDomain returns an error for an invalid DNS subdomain of RFC 1123.
-func CheckDomain(s string) error {
-	if s == "" || len(s) > MaxDomain {
-		return broken(s, fmt.Sprintf("is an invalid DNS domain: want 1 to %d characters", MaxDomain))
-	}
-	for part := range strings.SplitSeq(s, ".") {
-		bad := func(r rune) bool { return r != '-' && (!alphanumeric(r) || r >= 'A' && r <= 'Z') }
-		if part == "" || strings.ContainsFunc(part, bad) || part[0] == '-' || part[len(part)-1] == '-' {
-			return broken(s, "is an invalid DNS domain: want lower-case letters, digits, '-' and '.'")
-		}
-	}
-	return nil
-}
-
-func checkName(s string) error {
-	if s == "" || len(s) > MaxLabel {
-		return broken(s, fmt.Sprintf("has %d characters; 1 to %d are allowed", len(s), MaxLabel))
-	}
-	if strings.ContainsFunc(s, func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune("-_.", r) }) {
-		return broken(s, "has other characters than letters, digits, '-', '_' and '.'")
-	}
-	if !alphanumeric(rune(s[0])) || !alphanumeric(rune(s[len(s)-1])) {
-		return broken(s, "does not begin and end with a letter or digit")
-	}
-	return nil
-}
+func CheckDomain(s string) error { return broken(s, validation.IsDNS1123Subdomain(s)...) }
 
 func alphanumeric(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

@@ -48,14 +48,12 @@ type podAffinity struct {
 // topologyMap is the client of topo-master. It outlives sessions, which see its last good answer and never wait for
 // another.
 type topologyMap struct {
-	mu      sync.Mutex
-	options topologyclient.Options
-	client  *topologyclient.Client
-	stop    context.CancelFunc
+	once   sync.Once
+	client *topologyclient.Client
 }
 
 // builder returns what makes the plugin for a session. topo-master is polled from the first session on, until the
-// context ends.
+// context ends, with the arguments of that session.
 //
 // Arguments: map.address, map.caFile and map.tokenFile are where topo-master's GET
 // /node_group is, the authority of its certificate and a bearer token for it; vendor and
@@ -71,25 +69,13 @@ func (m *topologyMap) builder(ctx context.Context, log *slog.Logger) framework.P
 			arguments.GetString(to, key)
 		}
 		p := &podAffinity{domains: domains, jobs: map[api.JobID]*job{}}
-		p.answer, p.err = m.poll(ctx, options)
+		m.once.Do(func() {
+			m.client = topologyclient.New(options)
+			go m.client.Run(ctx)
+		})
+		p.answer, p.err = m.client.Current()
 		return p
 	}
-}
-
-// poll returns the last answer and the last error; it begins to ask when the options
-// are others than before.
-func (m *topologyMap) poll(ctx context.Context, options topologyclient.Options) (topologyclient.Tree, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.client == nil || m.options != options {
-		if m.stop != nil {
-			m.stop()
-		}
-		m.options, m.client = options, topologyclient.New(options)
-		ctx, m.stop = context.WithCancel(ctx)
-		go m.client.Run(ctx)
-	}
-	return m.client.Current()
 }
 
 // Name returns the plugin's.

@@ -283,16 +283,6 @@ func (a *resources) noteRegistrations() {
 	a.registrations = now
 }
 
-// resend makes the kubelet write its checkpoint: a list of any resource will do.
-func (a *resources) resend() {
-	for _, s := range a.all() {
-		if s.plugin.Status().Registered {
-			s.plugin.Resend()
-			return
-		}
-	}
-}
-
 const (
 	// observeTimeout bounds one observation of the kubelet.
 	observeTimeout = 2 * time.Second
@@ -347,12 +337,8 @@ func (a *Agent) watchHeld(ctx context.Context) error {
 			}
 		case <-next:
 		}
-		again, renew := a.modes.Observe(a.observe(ctx))
-		if renew {
-			a.resources.resend()
-		}
 		next = nil
-		if again > 0 {
+		if again := a.modes.Observe(a.observe(ctx)); again > 0 {
 			next = time.After(again)
 		}
 	}
@@ -383,9 +369,7 @@ func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
 	held, err := a.state.Held(ctx)
 	o.Err = err
 	for _, h := range held {
-		o.Held = append(o.Held, gpumode.Held{
-			Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Unverified: h.Unlisted,
-		})
+		o.Held = append(o.Held, gpumode.Held{Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod})
 	}
 	return o
 }

@@ -74,10 +74,8 @@ type Tracker struct {
 	indices map[string]int
 	// parents are the GPUs of MIG devices, by the UUID of the device.
 	parents map[string]string
-	// observing reports whether another observation follows the last one; renewed is when the kubelet was last
-	// made to write its checkpoint.
+	// observing reports whether another observation follows the last one.
 	observing bool
-	renewed   time.Time
 	// cordoned are the UUIDs that no new pod gets. unsaved is whether the file lacks one,
 	// or a mode that is in use.
 	cordoned map[string]bool

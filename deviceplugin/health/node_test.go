@@ -157,6 +157,10 @@ func edit(m *machine.Machine, change func(*machine.Machine)) *machine.Machine {
 }
 
 func TestHCA(t *testing.T) {
+	// The first HCA is a virtual function of the second.
+	virtual := func(vf, pf func(*machine.Port)) *machine.Machine {
+		return edit(ports(vf, pf), func(m *machine.Machine) { m.HCAs[0].PhysFn = m.HCAs[1].PCI })
+	}
 	const polling = "PortDown: port 1 is DOWN (Polling)"
 	for _, tt := range []struct {
 		name  string
@@ -224,6 +228,15 @@ func TestHCA(t *testing.T) {
 		{"a virtual function was removed", []step{
 			scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].PhysFn = "0000:40:00.1" })), scan(10, ports()),
 		}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
+		{"an idle virtual function", []step{scan(0, virtual(down, active))}, []string{
+			"0 Idle: port 1 is DOWN (Polling): no container has set up this virtual function of mlx5_1",
+		}},
+		{"a virtual function without a GUID", []step{scan(0, virtual(infiniBand(machine.PortInit, 0), active))}, []string{
+			"0 PortDown: port 1 is INIT, and its physical function mlx5_1 is ACTIVE: the virtual function has no GUID, or its link state is not set",
+		}},
+		{"a virtual function without a fabric", []step{scan(0, virtual(infiniBand(machine.PortInit, 0), down))}, []string{
+			"0 NoSubnetManager: port 1 is INIT: no subnet manager has brought it up",
+		}},
 		{"given to a virtual machine", []step{scan(0, ports(active)), scan(10, edit(ports(), func(m *machine.Machine) {
 			m.PCI = []machine.PCIFunction{{Address: "0000:40:00.0", Driver: "mlx5_vfio_pci"}}
 		}))}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},

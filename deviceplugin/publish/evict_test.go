@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -43,47 +42,13 @@ func TestRejected(t *testing.T) {
 			Namespace: "default", Pod: tt.name, UID: tt.name, Kind: tt.kind, Reason: "full", Since: now.Add(-tt.age),
 		})
 	}
-	events := func(last Evicted) (all []string) {
-		rejected := Rejected(&c, pods, rejections, last, now)
-		for i := range rejected {
-			all = append(all, rejected[i].Pod.Name+" "+rejected[i].Event+" "+rejected[i].Message)
-		}
-		return all
+	var got []string
+	for _, p := range Rejected(&c, pods, rejections, now) {
+		got = append(got, p.Pod.Name+" "+p.Event+" "+p.Message)
 	}
-	last := Evicted{}
 	want := []string{"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full"}
-	if diff := cmp.Diff(want, events(last)); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-	rejected := Rejected(&c, pods, rejections, last, now)
-	last.Add(now.Add(-90*time.Second), &rejected[0]) // All pods have one controller.
-	if diff := cmp.Diff([]string{"hcas HCAEvicted rejected for 1m0s: full"}, events(last)); diff != "" {
-		t.Errorf("after an eviction (-want +got):\n%s", diff)
-	}
-}
-
-// TestEvictedAgainWaitsLonger: what one controller's pods wait for on a node whose scheduler
-// chooses it again and again.
-func TestEvictedAgainWaitsLonger(t *testing.T) {
-	const patience = time.Minute
-	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-	var last eviction
-	var waits []time.Duration
-	for range 6 {
-		since := now.Add(2 * time.Second)
-		wait := last.next(since, patience)
-		last = eviction{since.Add(wait), wait}
-		if got := last.next(since.Add(-time.Second), patience); got != wait {
-			t.Errorf("one that was rejected beside it waits for %s, want %s", got, wait)
-		}
-		waits, now = append(waits, wait), last.at
-	}
-	most := 8 * patience
-	if want := []time.Duration{patience, 2 * patience, 4 * patience, most, most, most}; !slices.Equal(waits, want) {
-		t.Errorf("rejected for %v, want %v", waits, want)
-	}
-	if got := last.next(now.Add(16*patience+time.Second), patience); got != patience {
-		t.Errorf("much later one waits for %s", got)
 	}
 }
 

@@ -148,12 +148,6 @@ func (p *Plugin) Status() Status {
 	return s
 }
 
-// Resend sends the list once more, as it is. A kubelet writes its checkpoint
-// after every list (v1.37 pkg/kubelet/cm/devicemanager/manager.go,
-// genericDeviceUpdateCallback), and otherwise only when it allocates; what it
-// writes then has no pods that had ended when PodResources was last asked.
-func (p *Plugin) Resend() { p.list.again() }
-
 // follow takes the Resource's devices whenever they change.
 func (p *Plugin) follow(ctx context.Context) {
 	for {

@@ -84,8 +84,8 @@ func (i *cpuInfo) number(key string) int {
 	return int(n)
 }
 
-// parse reads /proc/cpuinfo of x86 (arch/x86/kernel/cpu/proc.c), arm64
-// (arch/arm64/kernel/cpuinfo.c) and POWER (arch/powerpc/kernel/setup-common.c).
+// parse reads /proc/cpuinfo of x86 (arch/x86/kernel/cpu/proc.c) and arm64
+// (arch/arm64/kernel/cpuinfo.c).
 func parse(text string) cpuInfo {
 	first, packages := map[string]string{}, map[string]bool{}
 	ended := false
@@ -105,30 +105,6 @@ func parse(text string) cpuInfo {
 		}
 	}
 	return cpuInfo{first, len(packages)}
-}
-
-// hexadecimal is 0 for an invalid number.
-func hexadecimal(s string) int {
-	n, err := strconv.ParseUint(s, 16, 16)
-	if err != nil {
-		return 0
-	}
-	return int(n)
-}
-
-// power returns the first word of "POWER9, altivec supported" and "POWER10 (architected),
-// altivec supported", in lower case; empty for other processors.
-func power(cpu string) string {
-	name := cpu
-	if i := strings.IndexAny(cpu, ", "); i >= 0 {
-		name = cpu[:i]
-	}
-	name = strings.ToLower(name)
-	if number, ok := strings.CutPrefix(name, "power"); !ok || number == "" || len(name) > 16 ||
-		strings.Trim(number, "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
-		return ""
-	}
-	return name
 }
 
 // firmware distinguishes machines with the same core.
@@ -154,13 +130,6 @@ func identify(info cpuInfo, fw firmware) machine.CPU {
 		return c
 	}
 	vendorID := info.first["vendor_id"]
-	if name := power(info.first["cpu"]); name != "" {
-		c.Arch, c.Vendor, c.Codename, c.ModelName = "ppc64le", "ibm", "ibm-"+name, info.first["cpu"]
-		_, pvr, _ := strings.Cut(info.first["revision"], "(pvr ")
-		version, revision, _ := strings.Cut(strings.TrimSuffix(pvr, ")"), " ")
-		c.Family, c.Model = hexadecimal(version), hexadecimal(revision)
-		return c
-	}
 	if vendorID == "" {
 		c.Arch = runtime.GOARCH
 		return c

@@ -93,33 +93,6 @@ func TestCodenameArm(t *testing.T) {
 	}
 }
 
-func TestPOWER(t *testing.T) {
-	for _, tt := range []struct {
-		text string
-		want machine.CPU
-	}{
-		{
-			"processor\t: 0\ncpu\t\t: POWER9, altivec supported\nclock\t\t: 3783.000000MHz\nrevision\t: 2.3 (pvr 004e 1203)\n\n" +
-				"timebase\t: 512000000\nplatform\t: PowerNV\nmodel\t\t: 8335-GTX\nmachine\t\t: PowerNV 8335-GTX\n",
-			machine.CPU{
-				Arch: "ppc64le", Vendor: "ibm", Codename: "ibm-power9", ModelName: "POWER9, altivec supported",
-				Family: 0x4e, Model: 0x1203,
-			},
-		},
-		{
-			"cpu\t: POWER10 (architected), altivec supported\nrevision\t: 2.0 (pvr 0080 0200)\n",
-			machine.CPU{
-				Arch: "ppc64le", Vendor: "ibm", Codename: "ibm-power10", ModelName: "POWER10 (architected), altivec supported",
-				Family: 0x80, Model: 0x200,
-			},
-		},
-	} {
-		if diff := cmp.Diff(tt.want, identify(parse(tt.text), firmware{})); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-	}
-}
-
 func TestRead(t *testing.T) {
 	block := func(cpu, socket int) string {
 		return fmt.Sprintf("processor\t: %d\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n"+
@@ -159,7 +132,6 @@ func FuzzIdentify(f *testing.F) {
 	f.Add("CPU implementer\t: 0x48\nCPU part\t: 0xd01\n", "")
 	f.Add("vendor_id\t: AuthenticAMD\ncpu family\t: 99999999999999999999\n", "x")
 	f.Add(":::\n\n:\n", "")
-	f.Add("cpu\t: POWER9, altivec supported\nrevision\t: 2.3 (pvr 004e 1203)\n", "")
 	valid := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 	f.Fuzz(func(t *testing.T, text, soc string) {
 		c := identify(parse(text), firmware{SoC: soc})

@@ -24,10 +24,6 @@ const (
 	firstBackoff = time.Second
 	lastBackoff  = 30 * time.Second
 
-	// SettledFor is how long values that change slowly are kept. Nine of ten calls of a scan read NVLinks, one for
-	// each link and GPU.
-	SettledFor = time.Minute
-
 	// DriverPatience is how long a process waits for a driver that the kernel has and the process cannot reach,
 	// until it ends: a container gets files and rights of the driver when it is created, or never.
 	DriverPatience = time.Minute

@@ -89,6 +89,10 @@ func New(o Options) *Host {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Release == nil {
+		o.Release = NewRelease()
+		o.Release.known = true
+	}
 	if o.GPUs == nil {
 		o.GPUs = OpenGPUs(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
 	}
@@ -276,7 +280,7 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 		case <-quiet:
 			quiet = nil
 			h.Scan(ctx)
-		case <-h.options.Release.changed():
+		case <-h.options.Release.set:
 			h.Scan(ctx)
 		case <-ended:
 			h.Scan(ctx)

@@ -80,9 +80,6 @@ func (r *Release) ClosedChanged() <-chan struct{} {
 
 // note takes how a scan has left the sessions; open is why one stays.
 func (r *Release) note(released bool, open error) {
-	if r == nil {
-		return
-	}
 	closed := released && open == nil
 	if !released {
 		open = nil
@@ -97,9 +94,6 @@ func (r *Release) note(released bool, open error) {
 
 // isKnown reports whether the daemon has found out.
 func (r *Release) isKnown() bool {
-	if r == nil {
-		return true
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.known
@@ -122,14 +116,6 @@ func (r *Release) ended() <-chan time.Time {
 		return time.After(left)
 	}
 	return nil
-}
-
-// changed receives when the release was set to another end.
-func (r *Release) changed() <-chan struct{} {
-	if r == nil {
-		return nil
-	}
-	return r.set
 }
 
 // keepGPUs gives a machine the GPUs that the last scan found.

@@ -8,25 +8,17 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
-const (
-	// replayInterval is how often the file is read without an event: inotify reports
-	// nothing on some network file systems.
-	replayInterval = 30 * time.Second
-	// quietFor is how long the file must be quiet before it is read.
-	quietFor = 50 * time.Millisecond
-)
+// replayInterval is how often the file is read.
+const replayInterval = time.Second
 
 // Replay is a machine out of a file: the dump that `heddle inspect -o json` writes, for
 // demos, scale tests and bug reports. It offers what [Host] offers, and follows the file as
@@ -136,39 +128,11 @@ func (r *Replay) load() error {
 // Run follows the file until ctx ends, and then returns nil. A file that is bad at the start is an
 // error, without a last good machine to keep.
 func (r *Replay) Run(ctx context.Context) error {
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer watcher.Close()
-		// The directory, not the file: a rename over the file leaves a watch on the
-		// old one, and a ConfigMap swaps the ..data link beside it.
-		err = watcher.Add(filepath.Dir(r.path))
-	}
-	if err != nil {
-		// inotify instances are few, and shared by all of root's processes.
-		r.logger.Warn("machine file is not watched, only polled", "err", err, "every", replayInterval)
-		watcher = &fsnotify.Watcher{} // Which reports nothing.
-	}
 	if err := r.load(); err != nil && r.Machine() == nil {
 		return err
 	}
-	ticker := time.NewTicker(replayInterval)
-	defer ticker.Stop()
-	// An editor writes in pieces, and each would be a bad file.
-	quiet := time.NewTimer(quietFor)
-	defer quiet.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-watcher.Errors:
-			r.logger.Warn("machine file events", "err", err)
-			quiet.Reset(quietFor)
-		case <-watcher.Events:
-			quiet.Reset(quietFor)
-		case <-quiet.C:
-			r.Scan(ctx)
-		case <-ticker.C:
-			r.Scan(ctx)
-		}
+	for notify.Sleep(ctx, replayInterval) {
+		r.Scan(ctx)
 	}
+	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/heddle-dev/heddle/api/machine"
 )
@@ -72,8 +72,7 @@ func TestLoadDump(t *testing.T) {
 	}
 }
 
-// started is a running replay of path. Its slow poll is later than await waits, so
-// that what is seen was seen by events.
+// started is a running replay of path.
 func started(t *testing.T, path string) *Replay {
 	t.Helper()
 	r := NewReplay(path, "node7", slog.New(slog.DiscardHandler))
@@ -93,55 +92,57 @@ func started(t *testing.T, path string) *Replay {
 // await blocks until the machine changes, and wants a product in it.
 func await(t *testing.T, r *Replay, product string) {
 	t.Helper()
-	select {
-	case <-r.Changed():
-	case <-time.After(20 * time.Second):
-		t.Fatalf("no change to %s", product)
-	}
+	<-r.Changed()
 	if m := r.Machine(); m.GPUs[0].Product != product || m.Node != "node7" {
 		t.Fatalf("product %q, node %q", m.GPUs[0].Product, m.Node)
 	}
 }
 
 func TestEditedInPlace(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "m.json")
-	write(t, path, dumpOf(t, "NVIDIA H20"))
-	r := started(t, path)
-	first := r.Machine()
-	write(t, path, dumpOf(t, "NVIDIA L40S"))
-	await(t, r, "NVIDIA L40S")
-	if first.GPUs[0].Product != "NVIDIA H20" {
-		t.Error("the old machine was written to")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "m.json")
+		write(t, path, dumpOf(t, "NVIDIA H20"))
+		r := started(t, path)
+		first := r.Machine()
+		write(t, path, dumpOf(t, "NVIDIA L40S"))
+		await(t, r, "NVIDIA L40S")
+		if first.GPUs[0].Product != "NVIDIA H20" {
+			t.Error("the old machine was written to")
+		}
+	})
 }
 
 func TestReplacedByRename(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "m.json")
-	write(t, path, dumpOf(t, "NVIDIA H20"))
-	r := started(t, path)
-	for _, product := range []string{"NVIDIA L40S", "NVIDIA B200"} {
-		write(t, filepath.Join(dir, ".new"), dumpOf(t, product))
-		rename(t, filepath.Join(dir, ".new"), path)
-		await(t, r, product)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "m.json")
+		write(t, path, dumpOf(t, "NVIDIA H20"))
+		r := started(t, path)
+		for _, product := range []string{"NVIDIA L40S", "NVIDIA B200"} {
+			write(t, filepath.Join(dir, ".new"), dumpOf(t, product))
+			rename(t, filepath.Join(dir, ".new"), path)
+			await(t, r, product)
+		}
+	})
 }
 
 // The kubelet swaps ..data; the file itself is a link that does not change.
 func TestConfigMapSwap(t *testing.T) {
-	dir := t.TempDir()
-	for version, product := range map[string]string{"..1": "NVIDIA H20", "..2": "NVIDIA L40S"} {
-		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for version, product := range map[string]string{"..1": "NVIDIA H20", "..2": "NVIDIA L40S"} {
+			if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, version, "m.json"), dumpOf(t, product))
 		}
-		write(t, filepath.Join(dir, version, "m.json"), dumpOf(t, product))
-	}
-	symlink(t, "..1", filepath.Join(dir, "..data"))
-	symlink(t, "..data/m.json", filepath.Join(dir, "m.json"))
-	r := started(t, filepath.Join(dir, "m.json"))
-	symlink(t, "..2", filepath.Join(dir, "..data_tmp"))
-	rename(t, filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data"))
-	await(t, r, "NVIDIA L40S")
+		symlink(t, "..1", filepath.Join(dir, "..data"))
+		symlink(t, "..data/m.json", filepath.Join(dir, "m.json"))
+		r := started(t, filepath.Join(dir, "m.json"))
+		symlink(t, "..2", filepath.Join(dir, "..data_tmp"))
+		rename(t, filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data"))
+		await(t, r, "NVIDIA L40S")
+	})
 }
 
 // A bad file keeps the last good machine, and is logged once, with its place.

@@ -2,7 +2,6 @@ package host
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -49,52 +48,4 @@ func (e uevent) concerns(vendors gpu.Vendors) bool {
 		return !strings.HasPrefix(e.path, "/devices/virtual/") || strings.Contains(e.path, "/bond")
 	}
 	return slices.ContainsFunc(vendors, func(v *gpu.Vendor) bool { return e.subsystem == v.Module })
-}
-
-// linkNames reads the names of the network devices in a message of rtnetlink's
-// link group: struct nlmsghdr, struct ifinfomsg, then attributes;
-// IFLA_IFNAME is 3 (rtnetlink(7)). What is cut off ends it.
-func linkNames(b []byte) []string {
-	const header, info, ifname = 16, 16, 3
-	var names []string
-	for len(b) >= header {
-		size := int(binary.NativeEndian.Uint32(b))
-		if size < header || size > len(b) {
-			break
-		}
-		attributes := b[min(header+info, size):size]
-		for len(attributes) >= 4 {
-			length := int(binary.NativeEndian.Uint16(attributes))
-			if length < 4 || length > len(attributes) {
-				break
-			}
-			if binary.NativeEndian.Uint16(attributes[2:]) == ifname {
-				names = append(names, string(bytes.TrimRight(attributes[4:length], "\x00")))
-			}
-			attributes = attributes[min(align(length), len(attributes)):]
-		}
-		b = b[min(align(size), len(b)):]
-	}
-	return names
-}
-
-// align rounds up to netlink's four bytes.
-func align(n int) int { return (n + 3) &^ 3 }
-
-// matters reports whether a network device's state is part of the machine.
-func (h *Host) matters(name string) bool {
-	m := h.Machine()
-	if m == nil {
-		return true
-	}
-	for i := range m.HCAs {
-		for _, p := range m.HCAs[i].Ports {
-			for _, nic := range p.Netdevs {
-				if nic.Name == name {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }

@@ -242,7 +242,7 @@ func TestLabels(t *testing.T) {
 				"cloud.ebtech.com/gpu": "H800_PCIE_80GB", "cloud.ebtech.com/cpu": "amd-epyc-milan", "ring": "ff", "other": "-", "bad": "-", "broken": "-",
 			},
 			problems: []labels.Problem{
-				{Key: "bad", Reason: `no label value: "NVIDIA H800" has other characters than letters, digits, '-', '_' and '.'`},
+				{Key: "bad", Reason: "invalid label value: " + wellknown.CheckValue("NVIDIA H800").Error()},
 				{Key: "broken", Reason: "value: evaluate: index out of bounds: 0"},
 			},
 		},

@@ -4,4 +4,4 @@ package rdma
 
 func apart(string) string { return "not Linux" }
 
-func ask() (answer, error) { return answer{}, errNoFamily }
+func netnsMode() (string, error) { return "", errNoFamily }

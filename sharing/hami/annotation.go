@@ -11,22 +11,18 @@ import (
 // NodeGPU is a GPU as HAMi's backend Metax-SGPU reads it from the Node
 // annotation metax-tech.com/node-gpu-devices, a JSON list. HAMi 2.6 to 2.10
 // use the UUID, the totals, NUMA, health, and from 2.7 QoSPolicy, Model and
-// LinkZone; the place in the list is the GPU's index. The available amounts
-// are for people.
+// LinkZone; the place in the list is the GPU's index.
 type NodeGPU struct {
 	UUID  string `json:"uuid"`
 	BDF   string `json:"bdf"`
 	Model string `json:"model"`
 	// TotalDevCount is the largest number of shares, TotalCompute 100 percent, TotalVRam the memory
 	// in MiB.
-	TotalDevCount     int32 `json:"totalDevCount"`
-	TotalCompute      int32 `json:"totalCompute"`
-	TotalVRam         int32 `json:"totalVRam"`
-	AvailableDevCount int32 `json:"availableDevCount"`
-	AvailableCompute  int32 `json:"availableCompute"`
-	AvailableVRam     int32 `json:"availableVRam"`
-	NUMA              int   `json:"numa"`
-	Healthy           bool  `json:"healthy"`
+	TotalDevCount int32 `json:"totalDevCount"`
+	TotalCompute  int32 `json:"totalCompute"`
+	TotalVRam     int32 `json:"totalVRam"`
+	NUMA          int   `json:"numa"`
+	Healthy       bool  `json:"healthy"`
 	// QoSPolicy is the policy of the GPU's consumers, empty without any and for an
 	// exclusive one. HAMi waits for it to become what it has just decided.
 	QoSPolicy string `json:"qosPolicy"`

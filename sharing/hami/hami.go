@@ -97,8 +97,7 @@ type Plugin struct {
 	changed notify.Signal
 
 	// What follows is Run's alone.
-	lock  lockView
-	wrote time.Time
+	lock lockView
 
 	mu    sync.Mutex // guards state
 	state *State
@@ -169,9 +168,7 @@ func (b *Plugin) round(ctx context.Context) (again time.Duration, err error) {
 		return pollInterval, nil
 	}
 	lockAgain, lockErr := b.release(ctx, node, &state)
-	publishAgain, publishErr := b.publish(ctx, node, &state)
-	phaseErr := b.writePhases(ctx, &state)
-	return min(lockAgain, publishAgain, pollInterval), errors.Join(lockErr, publishErr, phaseErr)
+	return min(lockAgain, pollInterval), errors.Join(lockErr, b.publish(ctx, node, &state), b.writePhases(ctx, &state))
 }
 
 // close closes the node to HAMi, which sends pods as long as a GPU is healthy.
@@ -183,7 +180,7 @@ func (b *Plugin) close(ctx context.Context) {
 		return
 	}
 	state.Open = false
-	if _, err := b.publish(ctx, node, &state); err != nil {
+	if err := b.publish(ctx, node, &state); err != nil {
 		b.Log.WarnContext(ctx, "closing the node to HAMi failed", "err", err)
 	}
 }

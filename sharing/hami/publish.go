@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,31 +16,19 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// publishInterval bounds the age of the published free amounts. HAMi
-// does not read them, and a write of the Node for every pod that starts or ends
-// would load the API servers of large clusters.
-const publishInterval = 30 * time.Second
-
-// publish writes the Node's annotation if it differs. It returns the time until
-// the next check.
-func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) (again time.Duration, err error) {
+// publish writes the Node's annotation if it differs.
+func (b *Plugin) publish(ctx context.Context, node *corev1.Node, state *State) error {
 	has, there := node.Annotations[wellknown.HAMiGPUs]
 	want := annotation(has, there, state)
-	switch {
-	case want == nil && !there, want != nil && there && *want == has:
-		return pollInterval, nil
-	case want != nil && there && sameButAvailable(has, *want):
-		if rest := publishInterval - time.Since(b.wrote); rest > 0 {
-			return rest, nil
-		}
+	if want == nil && !there || want != nil && there && *want == has {
+		return nil
 	}
 	if err := b.API.AnnotateNode(ctx, "", map[string]*string{wellknown.HAMiGPUs: want}); err != nil {
-		return pollInterval, fmt.Errorf("publish GPUs for HAMi: %w", err)
+		return fmt.Errorf("publish GPUs for HAMi: %w", err)
 	}
-	b.wrote = time.Now()
 	b.Log.DebugContext(ctx, "published GPUs for HAMi",
 		"open", state.Open, "gpus", len(state.GPUs), "removed", want == nil)
-	return pollInterval, nil
+	return nil
 }
 
 // annotation returns the wanted value, nil for none. HAMi drops the GPUs
@@ -104,9 +91,7 @@ func entry(c *GPU, open bool) NodeGPU {
 	one := NodeGPU{
 		UUID: c.UUID, BDF: c.BDF, Model: c.Model,
 		TotalDevCount: limit(slots), TotalCompute: limit(compute), TotalVRam: limit(c.MemoryMiB - c.Other.UsedMiB),
-		AvailableDevCount: limit(c.Slots - c.Consumers), AvailableCompute: limit(quota.Whole - c.VCore),
-		AvailableVRam: limit(c.MemoryMiB - c.UsedMiB),
-		NUMA:          c.NUMA, Healthy: c.Unhealthy == "" && open, LinkZone: limit(c.Zone),
+		NUMA: c.NUMA, Healthy: c.Unhealthy == "" && open, LinkZone: limit(c.Zone),
 	}
 	// HAMi expects no policy on a GPU that one consumer has exclusively.
 	if c.Consumers > 0 && !c.Exclusive {
@@ -117,18 +102,6 @@ func entry(c *GPU, open bool) NodeGPU {
 
 // limit fits a number into HAMi's fields.
 func limit[N int | int64](n N) int32 { return int32(min(max(int64(n), 0), math.MaxInt32)) }
-
-// sameButAvailable reports whether two annotations differ at most in the
-// available amounts, which HAMi does not read: it counts pods.
-func sameButAvailable(a, b string) bool {
-	x, errX := ParseNodeGPUs(a)
-	y, errY := ParseNodeGPUs(b)
-	return errX == nil && errY == nil && slices.EqualFunc(x, y, func(m, n NodeGPU) bool {
-		m.AvailableDevCount, m.AvailableCompute, m.AvailableVRam = 0, 0, 0
-		n.AvailableDevCount, n.AvailableCompute, n.AvailableVRam = 0, 0, 0
-		return m == n
-	})
-}
 
 const (
 	phaseSuccess = "success"

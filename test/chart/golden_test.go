@@ -78,7 +78,7 @@ func goldens() []rendering {
 				"topoDiscovery.master.exports={labels,hypernode,kueue},topoDiscovery.mode=leaf,topoDiscovery.master.replicas=3",
 		},
 		{
-			name: "topo-master-nothing-written", templates: master, set: "topoDiscovery.master.countPods=false",
+			name: "topo-master-nothing-written", templates: master,
 			args: []string{"--set-json", "topoDiscovery.master.exports=[]"},
 		},
 		{name: "scheduler-default", templates: sched},

@@ -36,7 +36,7 @@ func TestPlacementOfEveryPart(t *testing.T) {
 		"DaemonSet/heddle-feature-discovery": "gpuLabel", "DaemonSet/heddle-device-plugin": "gpuDevice", "DaemonSet/heddle-mps": "gpuDevice",
 		"DaemonSet/heddle-topo-worker": "topoDiscovery.worker", "Deployment/heddle-topo-master": "topoDiscovery.master",
 		"Deployment/heddle-scheduler": "gpuScheduler",
-		"Job/heddle-uninstall-nodes":  "uninstall", "Job/heddle-uninstall-capacity": "uninstall", "Pod/heddle-test": "uninstall",
+		"Job/heddle-uninstall":        "uninstall", "Pod/heddle-test": "uninstall",
 	}
 	const all = everything + ",gpuDevice.mps=true"
 	args := []string{"--set", all + ",priorityClassName=own"}

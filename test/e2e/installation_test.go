@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/test/cluster"
@@ -86,7 +88,7 @@ func TestLifeOfAnInstallation(t *testing.T) {
 	b.release = strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, what := range []string{"ds/" + b.plugin, "job/heddle-uninstall-nodes", "job/heddle-uninstall-capacity"} {
+			for _, what := range []string{"ds/" + b.plugin, "job/heddle-uninstall"} {
 				out, _ := b.Kubectl(context.WithoutCancel(ctx), "-n", suite, "logs", what, "--tail=30")
 				t.Logf("%s:\n%s", what, out)
 			}
@@ -107,11 +109,14 @@ func TestLifeOfAnInstallation(t *testing.T) {
 	}
 }
 
-// nodeJSON is the Node without versions, times and the list of images.
+// nodeJSON is the Node without versions, times, the list of images, and resources of device plugins, which kubelets keep.
 func (b *removable) nodeJSON(t *testing.T) string {
 	t.Helper()
 	n := b.bed.node(t, b.Node())
 	n.ManagedFields, n.ResourceVersion, n.Status.Images = nil, "", nil
+	for _, list := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool { return strings.Contains(string(name), "/") })
+	}
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]
 		c.LastHeartbeatTime, c.LastTransitionTime = metav1.Time{}, metav1.Time{}
@@ -217,36 +222,6 @@ func stepHeld(t *testing.T, b *removable) {
 	}
 	if pods := b.pods(t, b.plugin); len(pods) != 1 || slices.Contains(pods[0].Spec.Containers[0].Args, "--cleanup") {
 		t.Errorf("the device plugin after the error: %d pods", len(pods))
-	}
-}
-
-// remake restarts the kubelet as one that has never known a device plugin, once it has
-// noticed that the plugin is gone, and all pods have ended.
-func (b *bed) remake(t *testing.T, resource corev1.ResourceName) {
-	t.Helper()
-	eventually(t, func() string {
-		n := b.node(t, b.Node())
-		left := n.Status.Allocatable[resource]
-		if !left.IsZero() || n.Annotations["heddle.dev/uninstalled-resources"] == "" {
-			return fmt.Sprintf("%s %s can be had without a plugin, annotations %v", left.String(), resource, n.Annotations)
-		}
-		return ""
-	})
-	if err := b.StopKubelet(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	// What it finds in the Node and does not know, it would keep.
-	eventually(t, func() string {
-		if left, there := b.node(t, b.Node()).Status.Capacity[resource]; there {
-			return "shares are left in the Node: " + left.String()
-		}
-		return ""
-	})
-	if err := os.Remove(b.NodeDir("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.StartKubelet(t.Context()); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -291,16 +291,7 @@ func smokeUninstall(t *testing.T, s *smoke) {
 		s.kubectl(t, "delete", "node", name)
 	}
 	s.kubectl(t, "delete", "pods", "--all", "--wait")
-	done := make(chan error, 1)
-	go func() {
-		_, err := s.installer.Helm(t.Context(), s.Cluster, "uninstall", s.release, "-n", suite)
-		done <- err
-	}()
-	// A kubelet keeps resources for five minutes, unless it starts without its checkpoint.
-	s.remake(t, "nvidia.com/sgpu")
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	s.helm(t, "uninstall", s.release, "-n", suite)
 	if diff := cmp.Diff(s.node, s.nodeJSON(t)); diff != "" {
 		t.Errorf("the Node (-before +after):\n%s", diff)
 	}

@@ -137,13 +137,7 @@ func (f *Fabric) node(number, group, place int) Node {
 		n.Group = NoGroup
 	}
 	for rail := range rails {
-		to := group
-		switch {
-		case p.Wide > 0 && rail >= p.Wide:
-			to -= group % 2
-		case place < p.Shift && rail%2 == 0:
-			to = max(group-1, 0)
-		}
+		to := p.other(group, place, rail)
 		for plane := range p.Planes {
 			leaf := f.Leaf(to, rail*step, plane)
 			port := place*p.PerLeaf + rail%p.PerLeaf + 1
@@ -173,6 +167,18 @@ func (f *Fabric) node(number, group, place int) Node {
 		n.Spec.PathSource = v1alpha1.SourceClusterManager
 	}
 	return n
+}
+
+// other is the group on whose leaf a rail is.
+func (p *Plan) other(group, place, rail int) int {
+	switch {
+	case p.Wide > 0 && rail >= p.Wide:
+		return group - group%2
+	case place < p.Shift && rail%2 == 0:
+		return max(group-1, 0)
+	default:
+		return group
+	}
 }
 
 // odd makes a node differ.

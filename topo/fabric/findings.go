@@ -101,16 +101,15 @@ type railPorts struct {
 func (g *leafGroup) check(ids []string) {
 	c := cablingCheck{leafGroup: g, ids: ids, alike: map[*shape]int{}, shapes: map[*shape]*wiring{}}
 	c.count()
-	for _, w := range c.shapes {
-		c.expect(w)
-		if w.members > few {
+	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
+		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
+	})
+	for _, w := range all {
+		if c.expect(w); w.members > few {
 			c.patterns = append(c.patterns, w)
 		}
 	}
-	slices.SortFunc(c.patterns, func(a, b *wiring) int {
-		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
-	})
-	g.rails = c.expectations()
+	g.rails = expectations(all)
 	g.findings, g.blocks = make([][]Finding, len(g.members)), make([]string, len(g.members))
 	for i, m := range g.members {
 		g.findings[i] = c.faults(m)
@@ -223,31 +222,26 @@ func (w *wiring) isPattern(leaf int32, r *railPorts) bool {
 func (c *cablingCheck) expect(w *wiring) {
 	agree, total := int32(0), int32(0)
 	for i := range w.rails {
-		r := &w.rails[i]
+		r, right := &w.rails[i], int32(0)
 		for _, l := range r.leaves.list {
-			pattern := w.isPattern(l.value, r)
-			if !pattern && c.stray(l.value) != nil {
+			switch {
+			case w.isPattern(l.value, r):
+				right += l.n
+			case c.stray(l.value) != nil:
 				continue
 			}
-			if w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
+			if total += l.n; w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
 				r.leaf, r.agree = l.value, l.n
 			}
-			if total += l.n; pattern {
-				agree += l.n
-			}
 		}
-		if r.agree <= few {
-			agree += r.agree
-		}
+		agree += max(right, r.agree)
 		r.Leaf = c.name(r.leaf)
 		if r.leaf != 0 && w.hasGPUs() {
 			c.expected = append(c.expected, r.leaf)
 		}
 	}
-	w.byRail, w.expects = 4*agree >= 3*total, !w.rare
-	if !w.hasGPUs() { // Many must be cabled alike.
-		w.expects = w.members >= 8 && 8*agree >= 7*total
-	}
+	w.byRail = 4*agree >= 3*total
+	w.expects = w.hasGPUs() && !w.rare || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
 }
 
 // name returns a leaf as a Switch.
@@ -269,11 +263,8 @@ func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
 }
 
 // expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
-// two shapes expect different leaves behind a rail, the shape with more members decides.
-func (c *cablingCheck) expectations() []Rail {
-	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
-		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
-	})
+// two shapes expect different leaves behind a rail, the first decides.
+func expectations(all []*wiring) []Rail {
 	if slices.ContainsFunc(all, func(w *wiring) bool { return w.hasGPUs() }) {
 		all = slices.DeleteFunc(all, func(w *wiring) bool { return !w.hasGPUs() })
 	}
@@ -365,7 +356,8 @@ func (c *cablingCheck) fault(m *node, own, w *wiring, p *port, shifted bool) Fau
 		return Dead
 	case p.leaf == 0:
 		return Unseen
-	case m.torn || !c.belongs(m) || p.leaf == r.leaf || w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
+	case m.torn || !c.belongs(m) || p.leaf == r.leaf ||
+		w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
 		return ""
 	case c.stray(p.leaf) != nil:
 		if (w.expects || m.known.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
@@ -391,7 +383,7 @@ func (c *cablingCheck) belongs(m *node) bool {
 			unknown++
 		}
 	}
-	return 2*unknown < max(len(m.links.ends.links), 3) || len(c.members) <= few
+	return 2*unknown+1 < max(len(m.links.ends.links), 4) || len(c.members) <= few
 }
 
 // isBetween reports whether a cable on a foreign leaf is one of several to one group that are by plan: half of
@@ -405,7 +397,7 @@ func (c *cablingCheck) isBetween(m *node, p *port) bool {
 			}
 		}
 	}
-	return same > 1 && 2*same >= len(m.links.ends.links) || c.straddles && at.rail == p.position && usual > 1
+	return same > 1 && 2*same+1 >= len(m.links.ends.links) || c.straddles && at.rail == p.position && usual > 1
 }
 
 // stray returns a leaf if it is foreign to the group, else nil.

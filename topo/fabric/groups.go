@@ -319,34 +319,27 @@ func (v *voting) homes(votes []int32) []int32 {
 // groups is vote 4: the home that most links of a member lead to.
 func (v *voting) groups(out *grouping, home []int32) {
 	out.group, out.tied = make([]int32, len(v.ends)), map[int32][]int32{}
-	parallel(len(v.ends), func(from, to int32) {
+	open := make([]bool, len(v.ends))
+	parallel(len(open), func(from, to int32) {
 		var t tally[int32]
 		for i := from; i < to; i++ {
 			out.group[i] = v.choice(i, home, &t)
-			if out.group[i] == 0 && v.ends[i].degree() > 0 || t.isTied(out.group[i]) {
-				out.group[i] = -1
-			}
+			open[i] = v.ends[i].members > 0 && v.ends[i].degree() > 0 && (len(t.list) == 0 || t.isTied(out.group[i]))
 		}
 	})
-	var t tally[int32]
 	ties, members := int32(0), int32(0)
 	for i, e := range v.ends {
-		if !e.follows {
-			members += e.members
+		n := e.members
+		if e.follows {
+			n = 0
 		}
-		if out.group[i] >= 0 || e.members == 0 {
+		if members += n; !open[i] {
 			continue
 		}
-		if v.choice(e.number, home, &t); len(t.list) == 0 { // All its switches are between groups.
-			for _, b := range e.bundles {
-				t.add(-home[b.other], b.n)
-			}
-		}
-		equal := v.equals(e, home, &t)
+		equal := v.equals(e, home)
 		if out.group[i] = equal[0]; len(equal) > 1 {
-			if out.tied[e.number] = equal; !e.follows {
-				ties += e.members
-			}
+			out.tied[e.number] = equal
+			ties += n
 		}
 	}
 	out.straddles = ties > few && 20*ties >= members
@@ -354,9 +347,14 @@ func (v *voting) groups(out *grouping, home []int32) {
 
 // equals returns the groups with the most links of a member, and of those the ones where most links
 // start from a usual rail of the switch, the least first.
-func (v *voting) equals(e *ends, home []int32, t *tally[int32]) []int32 {
+func (v *voting) equals(e *ends, home []int32) []int32 {
+	var t, usual tally[int32]
+	if v.choice(e.number, home, &t); len(t.list) == 0 { // All its switches are between groups.
+		for _, b := range e.bundles {
+			t.add(-home[b.other], b.n)
+		}
+	}
 	most := t.count(t.most(v.compare))
-	var usual tally[int32]
 	for _, c := range t.list {
 		if c.n < most {
 			continue

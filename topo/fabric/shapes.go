@@ -76,20 +76,25 @@ func compareShapes(shapes map[string]*shape) {
 			return cmp.Or(cmp.Compare(len(b.positions), len(a.positions)), cmp.Compare(b.nodes, a.nodes), a.compare(b))
 		})
 		for _, s := range list {
-			k := &known{shape: s, rare: s.nodes <= few}
-			for _, o := range list[:min(len(list), wholeShapes)] {
-				if o.nodes > few && s.isPartOf(o) && o.known != nil {
-					k.wholes = append(k.wholes, whole{o.known, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
-				}
-			}
-			for _, n := range s.dark {
-				k.unused = append(k.unused, 2*n > s.nodes)
-			}
-			if was := s.known; was == nil || was.rare != k.rare || !slices.Equal(was.wholes, k.wholes) ||
-				!slices.Equal(was.unused, k.unused) {
-				s.known = k
-			}
+			s.compareTo(list[:min(len(list), wholeShapes)])
 		}
+	}
+}
+
+// compareTo finds out what the fleet shows about a shape, by shapes of equal accelerators.
+func (s *shape) compareTo(others []*shape) {
+	k := &known{shape: s, rare: s.nodes <= few}
+	for _, o := range others {
+		if o.nodes > few && s.isPartOf(o) {
+			k.wholes = append(k.wholes, whole{o.known, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
+		}
+	}
+	for _, n := range s.dark {
+		k.unused = append(k.unused, 2*n > s.nodes)
+	}
+	if was := s.known; was == nil || was.rare != k.rare || !slices.Equal(was.wholes, k.wholes) ||
+		!slices.Equal(was.unused, k.unused) {
+		s.known = k
 	}
 }
 

@@ -115,7 +115,7 @@ func (s *survey) last(n *node, tied []int32) int32 {
 			members.add(group, s.names[group].count(name))
 		}
 	}
-	most := members.most(func(a, b int32) int { return cmp.Compare(a, b) })
+	most := members.most(cmp.Compare[int32])
 	if members.isTied(most) {
 		return 0
 	}
@@ -125,7 +125,8 @@ func (s *survey) last(n *node, tied []int32) int32 {
 // outcome returns the outcome of the check of an equal group, or nil.
 func (s *survey) outcome(leaf int32, g *leafGroup) *outcome {
 	was := s.groups[leaf]
-	if was == nil || was.print != g.print || was.straddles != g.straddles || len(was.members) != len(g.members) || !slices.Equal(was.foreign, g.foreign) {
+	if was == nil || was.print != g.print || was.straddles != g.straddles ||
+		len(was.members) != len(g.members) || !slices.Equal(was.foreign, g.foreign) {
 		return nil
 	}
 	return was.outcome

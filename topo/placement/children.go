@@ -22,8 +22,6 @@ type picker struct {
 	sum    []int64
 	spare  []int32
 	chosen []item
-	// byKind are the items by slots and room, for sorting.
-	byKind [][]item
 }
 
 // pick takes the fewest items that hold an amount; the shorter block is held by a slot or by an
@@ -121,28 +119,8 @@ func compare(a, b item) int {
 // the last in the tree first, since the picker leaves out the first that it
 // can. It adds them up.
 func (p *picker) sort() {
-	p.sorted = p.sorted[:0]
-	var most item
-	for i := range p.items {
-		most.slots, most.room = max(most.slots, p.items[i].slots), max(most.room, p.items[i].room)
-	}
-	// Large flat trees have few kinds of items, and stay linear.
-	if kinds := (most.slots + 1) * (most.room + 1); kinds <= int64(len(p.items)) {
-		p.byKind = slices.Grow(p.byKind[:0], int(kinds))[:kinds]
-		for i := range p.byKind {
-			p.byKind[i] = p.byKind[i][:0]
-		}
-		for _, it := range slices.Backward(p.items) {
-			kind := &p.byKind[(most.slots-it.slots)*(most.room+1)+most.room-it.room]
-			*kind = append(*kind, it)
-		}
-		for _, items := range p.byKind {
-			p.sorted = append(p.sorted, items...)
-		}
-	} else {
-		p.sorted = append(p.sorted, p.items...)
-		slices.SortFunc(p.sorted, func(a, b item) int { return cmp.Or(compare(a, b), cmp.Compare(b.id, a.id)) })
-	}
+	p.sorted = append(p.sorted[:0], p.items...)
+	slices.SortFunc(p.sorted, func(a, b item) int { return cmp.Or(compare(a, b), cmp.Compare(b.id, a.id)) })
 	n := len(p.sorted)
 	p.sum = append(p.sum[:0], 0)
 	for i := range p.sorted {

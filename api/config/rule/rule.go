@@ -105,7 +105,7 @@ func (c *CEL) program(text string, want *cel.Type) (cel.Program, error) {
 	}
 	if value, literal := literalText(compiled); literal {
 		if err := wellknown.CheckValue(value); err != nil {
-			return nil, fmt.Errorf("no label value: %w", err)
+			return nil, fmt.Errorf("invalid label value: %w", err)
 		}
 	}
 	cost, err := c.env.EstimateCost(compiled, sizes{})
@@ -191,7 +191,7 @@ func (r *rule) Eval(f *model.Facts) (value string, ok bool, err error) {
 	}
 	value, _ = out.(string)
 	if err := wellknown.CheckValue(value); err != nil {
-		return "", false, fmt.Errorf("no label value: %w", err)
+		return "", false, fmt.Errorf("invalid label value: %w", err)
 	}
 	return value, value != "", nil
 }

@@ -59,8 +59,8 @@ func TestEval(t *testing.T) {
 		{name: "a pattern that does not compile here", value: "node.matches(gpu.product + '(') ? 'a' : 'b'", problem: "error parsing regexp"},
 		{name: "a division by zero", value: "string(1 / (gpu.count - 8))", problem: "division by zero"},
 		{name: "an overflow", value: "string(machine.gpus[0].memoryMiB * 9223372036854775807)", problem: "integer overflow"},
-		{name: "no label value", value: "gpu.product", problem: "no label value"},
-		{name: "too long", value: "gpu.product.replace(' ', '-') + '" + strings.Repeat("x", 60) + "'", problem: "no label value"},
+		{name: "no label value", value: "gpu.product", problem: "invalid label value"},
+		{name: "too long", value: "gpu.product.replace(' ', '-') + '" + strings.Repeat("x", 60) + "'", problem: "invalid label value"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c rule.CEL
@@ -94,7 +94,7 @@ func TestCompileErrors(t *testing.T) {
 		{"when is text", "'a'", "node", "when: is string, not true or false"},
 		{"both wrong", "1", "2", "value: is int, not a text: wrap it in string()\nwhen: is int"},
 		{"dynamic", "dyn(gpu.model)", "", "value: is dyn, not a text"},
-		{"literal that is no value", "'not a value'", "", "no label value"},
+		{"literal that is no value", "'not a value'", "", "invalid label value"},
 		{"too long", "'" + strings.Repeat("a", rule.MaxLength) + "'", "", "more than 2048"},
 		{"too costly", "'a'", "machine.pci.all(a, machine.pci.all(b, machine.pci.all(c, machine.pci.all(d, a.address != b.address))))", "too costly"},
 		{"a bomb of replacements", "'a'" + strings.Repeat(".replace('a', 'aaaaaaaaaa')", 40), "", "too costly"},

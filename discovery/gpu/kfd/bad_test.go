@@ -168,22 +168,3 @@ func TestDriver(t *testing.T) {
 		t.Errorf("GPUs %v, probes %v", m.GPUs, m.Probes)
 	}
 }
-
-// TestFirmware: versions of blocks that have firmware, whatever else is in the directory.
-func TestFirmware(t *testing.T) {
-	r := newRig(t)
-	for name, text := range map[string]string{
-		"smc_fw_version": "0x00557300\n", "uvd_fw_version": "0x00000000\n", "vcn_fw_version": "none", "other": "0x00000001\n",
-	} {
-		r.Write(r.pci("fw_version/"+name), text)
-	}
-	got := map[string]string{}
-	for key, value := range r.host.Scan(t.Context()).GPUs[0].Attributes {
-		if strings.HasPrefix(key, "firmware.") {
-			got[key] = value
-		}
-	}
-	if len(got) != 1 || got["firmware.smc"] != "0x00557300" {
-		t.Errorf("firmware %v", got)
-	}
-}

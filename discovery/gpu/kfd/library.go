@@ -75,7 +75,6 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	g.MIG, err = l.partitions(&g, d, t.fault)
 	incomplete.Note(gpu.PartPartitions, err)
 	g.Attributes = attributes(&g, d)
-	l.firmware(dir, g.Attributes)
 	g.Health = l.health(dir, incomplete)
 	return g, incomplete.Err()
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,23 +27,4 @@ func unmanaged(table []byte, err error) string {
 		return fmt.Sprintf("its management firmware does not answer: gpu_metrics has %d bytes and not a table", len(table))
 	}
 	return ""
-}
-
-// maxFirmware bounds the files of fw_version; the driver has about twenty.
-const maxFirmware = 64
-
-// firmware adds the versions of a GPU's firmware, firmware.smc=0x00557300, as the driver has them
-// (fw_version/smc_fw_version, amdgpu_ucode.c). A block without firmware has 0. They are on no Node.
-func (l *Library) firmware(dir string, attributes map[string]string) {
-	names, err := l.fs.List(dir + "/fw_version")
-	if err != nil {
-		return // A driver without them.
-	}
-	form := regexp.MustCompile(`^0x[0-9a-f]{8}$`)
-	for _, name := range names[:min(len(names), maxFirmware)] {
-		block, is := strings.CutSuffix(name, "_fw_version")
-		if version := l.fs.Text(dir + "/fw_version/" + name); is && form.MatchString(version) && version != "0x00000000" {
-			attributes["firmware."+block] = version
-		}
-	}
 }

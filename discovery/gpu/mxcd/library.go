@@ -17,12 +17,8 @@ import (
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
-// The parts of a GPU that only mx-smi or the layout has; a part that cannot be read
-// leaves the GPU as it is.
-const (
-	partState  gpu.Part = "state"
-	partLayout gpu.Part = "layout"
-)
+// partState is the part of a GPU that only mx-smi has; one that cannot be read leaves the GPU as it is.
+const partState gpu.Part = "state"
 
 // Library reads MetaX's GPUs.
 type Library struct {
@@ -41,10 +37,7 @@ type Library struct {
 type snapshot struct {
 	// addresses are the GPUs on the bus, in order, devices their numbers.
 	addresses, devices []string
-	// nodes are the layout's, one of each GPU, or none.
-	nodes     []map[string]uint64
-	layoutErr error
-	smi       smi
+	smi                smi
 }
 
 // smi has the tool's answers: the last good list, table and matrix, and why they
@@ -65,7 +58,7 @@ func New(o gpu.Options) *Library {
 	}
 }
 
-// Open implements [gpu.Library]: it reads the bus and the layout, and asks mx-smi.
+// Open implements [gpu.Library]: it reads the bus, and asks mx-smi.
 func (l *Library) Open() (machine.Driver, int, error) {
 	if !l.fs.Exists("class/mxcd") && !l.fs.Exists("module/metax") {
 		return machine.Driver{}, 0, fmt.Errorf("MXCD is %w: the metax driver is not loaded", gpu.ErrAbsent)
@@ -79,13 +72,6 @@ func (l *Library) Open() (machine.Driver, int, error) {
 	for _, address := range s.addresses {
 		at := slices.IndexFunc(functions, func(f machine.PCIFunction) bool { return f.Address == address })
 		s.devices = append(s.devices, functions[at].Device)
-	}
-	s.nodes, s.layoutErr = readLayout(l.fs)
-	if s.layoutErr == nil && len(s.nodes) != len(s.addresses) {
-		if len(s.nodes) > 0 {
-			s.layoutErr = fmt.Errorf("%s has %d GPUs, and the bus %d", l.fs.Path(layoutDir), len(s.nodes), len(s.addresses))
-		}
-		s.nodes = nil
 	}
 	if len(s.addresses) > 0 {
 		s.smi = l.ask(l.now.Load(), s.addresses)
@@ -184,7 +170,6 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	if len(s.addresses) > 1 {
 		incomplete.Note(gpu.PartLinks, s.smi.topErr)
 	}
-	incomplete.Note(partLayout, s.layoutErr)
 	g.Attributes = s.attributes(index, known, l.fs.Text("module/metax/version"))
 	switch {
 	case filepath.Base(l.fs.Link(dir+"/driver")) == ".":
@@ -259,7 +244,7 @@ func (s *smi) linksOf(g listed) []machine.NVLink {
 }
 
 // attributes returns the values of MetaX's own node labels, and what only a person reads:
-// the driver's UUID, the version of MACA, and the socket of a super-node (mgpu_id).
+// the driver's UUID and the version of MACA.
 func (s *snapshot) attributes(index int, g listed, driver string) map[string]string {
 	a := map[string]string{"installed": "true"}
 	name := product(g.name, s.devices[index])
@@ -273,11 +258,6 @@ func (s *snapshot) attributes(index int, g listed, driver string) map[string]str
 	for name, value := range map[string]string{"uuid": g.uuid, "maca": s.smi.table.maca} {
 		if value != "" {
 			a[name] = value
-		}
-	}
-	if index < len(s.nodes) {
-		if socket, ok := s.nodes[index]["mgpu_id"]; ok {
-			a["socket"] = strconv.FormatUint(socket, 10)
 		}
 	}
 	return a

@@ -33,10 +33,8 @@ func newBox(t *testing.T) *box {
 		})
 		b.Dir(fmt.Sprintf("%s/drm/card%d", dir, i))
 		b.Dir(fmt.Sprintf("%s/drm/renderD%d", dir, 128+i))
-		b.Write(fmt.Sprintf("sys/class/mxcd/mxcd/layout/nodes/%d/properties", i+1), fmt.Sprintf("mgpu_id %d\nsimd_count 1", i+4))
 	}
-	b.Write("sys/class/mxcd/mxcd/layout/nodes/0/properties", "cpu_cores_count 64")
-	b.Write("sys/class/mxcd/mxcd/layout/properties", "num_cpu_nodes 1\npeer_mem 1")
+	b.Dir("sys/class/mxcd/mxcd")
 	b.Write("sys/module/metax/version", "3.4.4")
 	return b
 }
@@ -104,7 +102,7 @@ func whole() []machine.GPU {
 			Health: machine.Health{State: machine.Healthy},
 			Attributes: map[string]string{
 				"installed": "true", "family": "MXC", "driver.major": "3", "driver.minor": "4", "driver.patch": "4",
-				"uuid": fmt.Sprintf("GPU-%d", i), "maca": "3.3.0.15", "socket": fmt.Sprint(4 + i),
+				"uuid": fmt.Sprintf("GPU-%d", i), "maca": "3.3.0.15",
 			},
 		})
 	}
@@ -242,38 +240,6 @@ func TestUnhealthy(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// A layout of another form is named, and takes nothing away but the sockets.
-func TestLayout(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		change func(b *box)
-		reason string
-	}{
-		{"cut off", func(b *box) { b.Raw("sys/class/mxcd/mxcd/layout/properties", "num_cpu_no") }, "has no property, it is cut off"},
-		{"without processors", func(b *box) { b.Write("sys/class/mxcd/mxcd/layout/properties", "peer_mem 1") }, "has no num_cpu_nodes"},
-		{"a node cut off", func(b *box) { b.Raw("sys/class/mxcd/mxcd/layout/nodes/2/properties", "mg") }, "nodes/2/properties has no property"},
-		{"a node unreadable", func(b *box) { b.Unreadable("sys/class/mxcd/mxcd/layout/nodes/2/properties") }, "nodes/2/properties"},
-		{"a node is missing", func(b *box) { b.Remove("sys/class/mxcd/mxcd/layout/nodes/3") }, "has 2 GPUs, and the bus 3"},
-		{"a strange name", func(b *box) { b.Dir("sys/class/mxcd/mxcd/layout/nodes/ff") }, `invalid number "ff"`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			b := newBox(t)
-			b.tool(list, table, matrix)
-			tt.change(b)
-			got := b.read(b.reader())
-			want := whole()
-			for i := range want {
-				delete(want[i].Attributes, "socket")
-				delete(got.GPUs[i].Attributes, "socket")
-			}
-			if diff := cmp.Diff(want, got.GPUs); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			skipped(t, got, 3, tt.reason)
-		})
 	}
 }
 

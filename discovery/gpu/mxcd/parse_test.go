@@ -170,6 +170,5 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("row %d has %d links, error %v", row, len(peers), err)
 			}
 		}
-		parseProperties(text)
 	})
 }

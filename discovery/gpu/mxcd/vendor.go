@@ -1,8 +1,8 @@
 // Package mxcd is MetaX's GPUs: what heddle knows of them as values, and a
 // [gpu.Library] that reads them from sysfs and, where it is installed, from mx-smi.
 //
-// It owns the reading of MetaX's PCI functions and of the compute driver's layout
-// (class mxcd), the parsers of what mx-smi prints, and the device nodes of each GPU.
+// It owns the reading of MetaX's PCI functions, the parsers of what mx-smi prints, and the device
+// nodes of each GPU.
 // All formats are from public sources; docs/concepts/metax.md names them, and what
 // no source shows. A GPU is found without mx-smi; a tool that is absent, hangs or
 // prints something else takes no GPU away. The package opens no device and changes
@@ -30,7 +30,6 @@ func Vendor() *gpu.Vendor {
 		PCI:    gpu.PCI{Vendor: "0x9999", GPUs: []string{"0x03", "0x12"}},
 		Module: "metax",
 		Node:   "/dev/dri/renderD",
-		Raw:    []string{"class/mxcd", "class/metax", "module/metax"},
 		Labels: gpu.Labels{Own: wellknown.MetaXLabels()},
 		Remedies: gpu.Remedies{
 			Driver:    "Load MetaX's driver: lsmod shows metax, and there are /dev/mxcd and /sys/class/mxcd.",

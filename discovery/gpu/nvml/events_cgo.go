@@ -54,7 +54,6 @@ func (l *Library) WaitEvent(wait time.Duration) (gpu.Event, error) {
 
 func (l *Library) event(data nvml.EventData) gpu.Event {
 	e := gpu.Event{GPU: l.watched.gpus[data.Device]}
-	l.forget()
 	switch data.EventType {
 	case nvml.EventTypeXidCriticalError:
 		codes := catalog()

@@ -31,9 +31,22 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 		return g, failure("memory", ret)
 	}
 	incomplete := gpu.IncompleteError{}
-	if !l.recall(&g) {
-		l.slow(device, &g, incomplete)
+	minor, ret := device.GetMinorNumber()
+	if ret == nvml.SUCCESS {
+		g.Minor = &minor
 	}
+	incomplete.Note(gpu.PartMinor, fault("minor number", ret))
+	major, revision, ret := device.GetCudaComputeCapability()
+	if ret == nvml.SUCCESS {
+		g.ComputeCapability, g.Architecture = fmt.Sprintf("%d.%d", major, revision), architecture(major, revision)
+	}
+	incomplete.Note(gpu.PartCapability, fault("compute capability", ret))
+	ecc, _, ret := device.GetEccMode()
+	if ret == nvml.SUCCESS {
+		g.ECC = new(ecc == nvml.FEATURE_ENABLED)
+	}
+	incomplete.Note(gpu.PartECC, fault("ECC mode", ret))
+	incomplete.Note(gpu.PartLinks, l.links(device, &g))
 	incomplete.Note(gpu.PartVGPU, l.virtual(device, &g))
 	incomplete.Note(gpu.PartMIG, mig(device, &g))
 	incomplete.Note(gpu.PartFabric, l.fabric(device, &g))

@@ -37,8 +37,6 @@ type Library struct {
 	// UUID; nil without a session. generation changes with them.
 	devices    map[string]nvml.Device
 	generation int
-	// settled has slowly changing values by UUID.
-	settled map[string]settled
 }
 
 // New returns the NVML of this machine. It is not loaded before Open.
@@ -87,7 +85,7 @@ func (l *Library) handles() (map[string]nvml.Device, int) {
 func (l *Library) reset(devices map[string]nvml.Device) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.devices, l.settled = devices, nil
+	l.devices = devices
 	l.generation++
 }
 

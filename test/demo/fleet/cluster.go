@@ -96,10 +96,10 @@ func (c *cluster) startMaster(ctx context.Context, group *errgroup.Group, config
 	}
 	log := slog.New(slog.DiscardHandler)
 	source := informers.New(informers.Options{
-		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true,
+		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu},
 	})
 	builder := master.New(master.Options{
-		Source: source, CountsPods: true, Levels: fabric.Preset(fabric.ModeAuto, 0), Log: log,
+		Source: source, Levels: fabric.Preset(fabric.ModeAuto, 0), Log: log,
 	})
 	c.latest = builder.Latest()
 	server := httpapi.New(httpapi.Options{

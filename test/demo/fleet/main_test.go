@@ -12,9 +12,9 @@ import (
 	"github.com/heddle-dev/heddle/test/golden"
 )
 
-var update = flag.Bool("update", false, "write docs/get-started/demo.md")
+var update = flag.Bool("update", false, "write docs/get-started/overview.md")
 
-// TestSession keeps docs/get-started/demo.md equal to what `make fleet` prints, but for the port and times.
+// TestSession keeps docs/get-started/overview.md equal to what `make fleet` prints, but for the port and times.
 func TestSession(t *testing.T) {
 	command := filepath.Join(t.TempDir(), "heddle")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", command, "../../../cmd/heddle").CombinedOutput(); err != nil {
@@ -32,7 +32,7 @@ func TestSession(t *testing.T) {
 	} {
 		session = regexp.MustCompile(pattern).ReplaceAllString(session, with)
 	}
-	const docs, begin, end = "../../../docs/get-started/demo.md", "```text\n$ make fleet\n", "```\n"
+	const docs, begin, end = "../../../docs/get-started/overview.md", "```text\n$ make fleet\n", "```\n"
 	old, err := os.ReadFile(docs)
 	if err != nil {
 		t.Fatal(err)

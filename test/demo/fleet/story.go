@@ -129,7 +129,7 @@ func (s *story) show(ctx context.Context, args string, most int) error {
 	}
 	s.print("$ %s %s\n", heddle, args)
 	cmd := exec.CommandContext(ctx, s.command, strings.Fields(args)...) //nolint:gosec // What `make fleet` built.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.cluster.kubeconfig, "COLUMNS=120")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.cluster.kubeconfig)
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) {

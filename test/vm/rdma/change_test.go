@@ -24,30 +24,6 @@ func hca1(m *machine.Machine) *machine.HCA {
 	return nil
 }
 
-func portIs(state string) func(*machine.Machine) bool {
-	return func(m *machine.Machine) bool {
-		h := hca1(m)
-		return h != nil && h.Ports[0].State == state
-	}
-}
-
-// A link that goes down makes no kernel object event.
-func TestPortStateFollowsTheLink(t *testing.T) {
-	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
-	h := guest.Watch(t)
-	if err := guest.Down("eth1"); err != nil {
-		t.Fatal(err)
-	}
-	t.Log("down after", guest.Await(t, h, "rxe1 is down", portIs(machine.PortDown)))
-	if got := hca1(h.Machine()).Ports[0].PhysState; got != "Disabled" {
-		t.Errorf("the physical state of a port that is down is %q", got)
-	}
-	if err := guest.Up("eth1"); err != nil {
-		t.Fatal(err)
-	}
-	t.Log("active after", guest.Await(t, h, "rxe1 is active", portIs(machine.PortActive)))
-}
-
 func TestHotPlug(t *testing.T) {
 	guest.SoftRDMA(t, "eth0", "eth1", "eth2")
 	h := guest.Watch(t)

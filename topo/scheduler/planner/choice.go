@@ -6,20 +6,17 @@ import (
 	"slices"
 )
 
-// room is the place that victims make: nodes for gangs, or for a pod without a gang.
-type room interface {
-	// mayFit reports whether a set of victims may be enough, judged by amounts alone.
-	mayFit(set []int) bool
-	// fits reports whether a set is enough, and which of it are needed.
-	fits(set []int) (needed []int, ok bool)
-}
-
 // choice searches for the best set of victims that makes room. It is exact within its bounds: sets
 // are tried in the order of [Victims.compare]. Beyond them it drops the unnecessary victims from a
 // sufficient set.
 type choice struct {
 	*Victims
-	room room
+	// enough reports whether a set makes room, and which of it are needed.
+	enough func(set []int) (needed []int, ok bool)
+	// gpus holds the number of GPUs that each victim frees, and lacking the least number that must
+	// become free, or 0.
+	gpus    []int64
+	lacking int64
 	// among are the victims to choose from, in ascending order.
 	among []int
 	// maxTrials bounds the sets that are tried.
@@ -36,10 +33,10 @@ const maxSets = 100_000
 // choose returns the best set that it finds before the context ends; false if all victims together
 // are not enough.
 func (c *choice) choose(ctx context.Context) (best []int, ok bool) {
-	if _, ok := c.room.fits(nil); ok {
+	if _, ok := c.enough(nil); ok {
 		return nil, true // Pods that terminate make the room.
 	}
-	enough, ok := c.room.fits(c.among)
+	needed, ok := c.enough(c.among)
 	if !ok {
 		return nil, false
 	}
@@ -47,7 +44,7 @@ func (c *choice) choose(ctx context.Context) (best []int, ok bool) {
 		c.exact(ctx, size, len(c.among), nil)
 	}
 	if !c.found || c.violations(c.best) > 0 && c.over(ctx) {
-		c.reprieve(ctx, enough)
+		c.reprieve(ctx, needed)
 	}
 	return c.best, c.found
 }
@@ -66,11 +63,11 @@ func (c *choice) done(ctx context.Context) bool {
 func (c *choice) exact(ctx context.Context, size, below int, beside []int) {
 	if size == 0 {
 		c.sets++
-		if !c.room.mayFit(beside) || c.found && c.compare(beside, c.best) >= 0 {
+		if !c.mayFit(beside) || c.found && c.compare(beside, c.best) >= 0 {
 			return
 		}
 		c.trials++
-		if _, ok := c.room.fits(beside); ok {
+		if _, ok := c.enough(beside); ok {
 			c.best, c.found = beside, true
 		}
 		return
@@ -80,11 +77,22 @@ func (c *choice) exact(ctx context.Context, size, below int, beside []int) {
 	}
 }
 
+// mayFit reports whether a set frees enough GPUs.
+func (c *choice) mayFit(set []int) bool {
+	freed := int64(0)
+	for _, i := range set {
+		if c.lacking > 0 {
+			freed += c.gpus[i]
+		}
+	}
+	return freed >= c.lacking
+}
+
 // reprieve drops victims from a set that is enough, half of it at once, then fewer: first those
 // that break a budget, then those of few pods, so that few large gangs remain, then the most
 // valuable.
-func (c *choice) reprieve(ctx context.Context, enough []int) {
-	set := slices.SortedFunc(slices.Values(enough), func(a, b int) int {
+func (c *choice) reprieve(ctx context.Context, all []int) {
+	set := slices.SortedFunc(slices.Values(all), func(a, b int) int {
 		return cmp.Or(cmp.Compare(c.violations([]int{b}), c.violations([]int{a})),
 			cmp.Compare(len(c.victims[a].pods), len(c.victims[b].pods)), cmp.Compare(b, a))
 	})
@@ -92,7 +100,7 @@ func (c *choice) reprieve(ctx context.Context, enough []int) {
 	for n := (len(set) + 1) / 2; n > 0; n /= 2 {
 		for at := 0; at < len(set) && trials < c.maxTrials && ctx.Err() == nil; trials++ {
 			rest := slices.Concat(set[:at], set[min(at+n, len(set)):])
-			needed, ok := c.room.fits(rest)
+			needed, ok := c.enough(rest)
 			if !ok {
 				at += n
 				continue

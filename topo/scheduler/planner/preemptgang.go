@@ -68,10 +68,6 @@ type eviction struct {
 	planner *Planner
 	request Request
 
-	// gpus holds the number of GPUs that each victim frees, and lacking the least number that must
-	// become free.
-	gpus    []int64
-	lacking int64
 	// places are the result of the last plan, made without the pods of a set, and taken their nodes.
 	places  []Place
 	without []int
@@ -79,8 +75,8 @@ type eviction struct {
 }
 
 func newEviction(p *Planner, r *Request, v *Victims) *eviction {
-	e := &eviction{planner: p, request: *r, gpus: make([]int64, len(v.victims))}
-	e.choice = choice{Victims: v, room: e, maxTrials: maxTrials}
+	e := &eviction{planner: p, request: *r}
+	e.choice = choice{Victims: v, enough: e.fits, gpus: make([]int64, len(v.victims)), maxTrials: maxTrials}
 	for i := range v.victims {
 		e.among = append(e.among, i)
 		for _, gone := range v.victims[i].gone {
@@ -89,7 +85,7 @@ func newEviction(p *Planner, r *Request, v *Victims) *eviction {
 			}
 		}
 	}
-	e.lacking = e.lacks()
+	e.lacking = max(0, e.lacks())
 	return e
 }
 
@@ -128,14 +124,6 @@ func (e *eviction) fits(set []int) (needed []int, ok bool) {
 		}
 	}
 	return needed, true
-}
-
-func (e *eviction) mayFit(set []int) bool {
-	var freed int64
-	for _, i := range set {
-		freed += e.gpus[i]
-	}
-	return freed >= e.lacking
 }
 
 // lacks returns how many GPUs the members that must get a node request, less all that are free.

@@ -34,62 +34,45 @@ func (v *Victims) Leave(node string) bool { return len(v.leaving[node].UIDs) > 0
 // pods; no node if no set is enough. Nodes that pods leave are tried first, then those with the
 // least valuable victims. The search ends with the context.
 func (v *Victims) Best(ctx context.Context, nodes []*Node, filter Filter) (node string, evict []*corev1.Pod) {
-	var best []int
-	found := 0
-	for _, c := range v.candidates(nodes) {
-		over := found > 0 && v.violations(best) == 0 && (len(best) == 0 || len(best) == 1 && c.least >= best[0])
-		if over || found >= maxCandidates || ctx.Err() != nil {
-			break
-		}
-		c.filter = filter
-		search := choice{Victims: v, room: c, among: c.on, maxTrials: maxNodeTrials}
-		if set, ok := search.choose(ctx); ok {
-			if found++; found == 1 || v.compare(set, best) < 0 {
-				node, best = c.node, set
-			}
-		}
-	}
-	return node, v.pods(best)
-}
-
-// candidate is the room on one node.
-type candidate struct {
-	*Victims
-	filter Filter
-	node   string
-	// on are the victims with pods on the node, and least the first of them; -1 if pods leave it.
-	on    []int
-	least int
-}
-
-func (v *Victims) candidates(nodes []*Node) (out []*candidate) {
 	on := map[string][]int{}
 	for i := range v.victims {
 		for node := range v.victims[i].gone {
 			on[node] = append(on[node], i)
 		}
 	}
-	for _, node := range nodes {
-		c := &candidate{Victims: v, node: node.Name, on: on[node.Name], least: -1}
-		if !v.Leave(node.Name) {
-			if len(c.on) == 0 {
-				continue
-			}
-			c.least = c.on[0]
+	// The first victim on a node; -1 if pods leave it.
+	least := func(n *Node) int {
+		if v.Leave(n.Name) {
+			return -1
 		}
-		out = append(out, c)
+		return append(on[n.Name], len(v.victims))[0]
 	}
-	slices.SortStableFunc(out, func(a, b *candidate) int { return cmp.Compare(a.least, b.least) })
-	return out
+	var best []int
+	found := 0
+	order := func(a, b *Node) int { return cmp.Compare(least(a), least(b)) }
+	for _, n := range slices.SortedStableFunc(slices.Values(nodes), order) {
+		over := found > 0 && v.violations(best) == 0 && (len(best) == 0 || len(best) == 1 && least(n) >= best[0])
+		if over || least(n) == len(v.victims) || found >= maxCandidates || ctx.Err() != nil {
+			break
+		}
+		search := choice{Victims: v, enough: v.without(n.Name, filter), among: on[n.Name], maxTrials: maxNodeTrials}
+		if set, ok := search.choose(ctx); ok {
+			if found++; found == 1 || v.compare(set, best) < 0 {
+				node, best = n.Name, set
+			}
+		}
+	}
+	return node, v.pods(best)
 }
 
-func (*candidate) mayFit([]int) bool { return true }
-
-func (c *candidate) fits(set []int) (needed []int, ok bool) {
-	gone := map[types.UID]bool{}
-	maps.Copy(gone, c.leaving[c.node].UIDs)
-	for _, i := range set {
-		maps.Copy(gone, c.victims[i].gone[c.node].UIDs)
+// without tries the filter on a node without the pods of a set; all of the set are needed.
+func (v *Victims) without(node string, filter Filter) func(set []int) ([]int, bool) {
+	return func(set []int) ([]int, bool) {
+		gone := map[types.UID]bool{}
+		maps.Copy(gone, v.leaving[node].UIDs)
+		for _, i := range set {
+			maps.Copy(gone, v.victims[i].gone[node].UIDs)
+		}
+		return set, filter(node, gone)
 	}
-	return set, c.filter(c.node, gone)
 }

@@ -36,13 +36,13 @@ func TestSingleIsExact(t *testing.T) {
 		var want []int
 		enough := false
 		for _, n := range h.nodes {
-			c := candidate{Victims: v, filter: filter, node: n.Name}
+			enoughOn := v.without(n.Name, filter)
 			for mask := range 1 << len(v.victims) {
 				var set []int
 				for m := mask; m > 0; m &= m - 1 {
 					set = append(set, bits.TrailingZeros(uint(m)))
 				}
-				if _, fits := c.fits(set); fits && (!enough || v.compare(set, want) < 0) {
+				if _, fits := enoughOn(set); fits && (!enough || v.compare(set, want) < 0) {
 					want, enough = set, true
 				}
 			}

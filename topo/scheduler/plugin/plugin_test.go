@@ -43,7 +43,7 @@ func TestArgs(t *testing.T) {
 		{"an amount of memory", `{"shareDefaults":{"vmemory":4}}`, ""},
 		{"two defaults of memory", `{"shareDefaults":{"vmemory":4,"vmemoryPercentage":25}}`, "take one of the two"},
 		{"policy", `{"shareDefaults":{"policy":"best"}}`, `unsupported value "best"`},
-		{"domain", `{"domains":{"vendor":"No Domain"}}`, "is an invalid DNS domain"},
+		{"domain", `{"domains":{"vendor":"No Domain"}}`, "a lowercase RFC 1123 subdomain"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := readArgs(&runtime.Unknown{Raw: []byte(tt.text)})

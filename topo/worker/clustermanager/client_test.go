@@ -250,9 +250,9 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDocumentation reads the example of docs/concepts/topology-sources.md.
+// TestDocumentation reads the example of docs/concepts/topology.md.
 func TestDocumentation(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/concepts/topology-sources.md")
+	page, err := os.ReadFile("../../../docs/concepts/topology.md")
 	if err != nil {
 		t.Fatal(err)
 	}

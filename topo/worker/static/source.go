@@ -1,7 +1,7 @@
 // Package static reads a file with the groups of a node and the switch of each of its rails.
 //
 // It owns the file's format and validation. It is strict, and reports the line of every fault. An
-// invalid file changes nothing; the last valid one stays in use. docs/concepts/topology-sources.md describes
+// invalid file changes nothing; the last valid one stays in use. docs/concepts/topology.md describes
 // the format.
 package static
 

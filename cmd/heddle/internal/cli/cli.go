@@ -123,27 +123,12 @@ func (o *Output) Print(c *cobra.Command, object any, table string) error {
 	case FormatYAML:
 		text, err = yaml.Marshal(object)
 	default:
-		return o.Show(c, table)
+		text = []byte(table)
 	}
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
 	return Write(c, string(text))
-}
-
-// Show prints a text in the format of the output: tables for people are made narrow, and
-// are in color, on a terminal.
-func (o *Output) Show(c *cobra.Command, text string) error {
-	switch o.Format {
-	case FormatTable:
-		if columns := columnsOf(c.OutOrStdout()); columns > 0 { // Scripts get the cells whole.
-			text = Fit(text, max(columns, Width))
-		}
-		return Show(c, text)
-	case FormatWide:
-		return Show(c, text)
-	}
-	return Write(c, text)
 }
 
 // PrintFindings prints like Print, and returns [ErrFindings] if the object has problems.

@@ -86,8 +86,6 @@ type input struct {
 
 // read reads everything that the flags name.
 func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
-	// A bundle has the configuration, and is of another moment than a plugin's answer.
-	bundled := set.Changed("bundle")
 	in := &input{pluginExpected: set.Changed(pluginFlag)}
 	var err error
 	if f.node != "" {
@@ -95,12 +93,12 @@ func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
 			return nil, err
 		}
 		f.machine.Of(f.node, in.node.node.Labels)
-		if !bundled && !set.Changed("config") {
+		if !set.Changed("config") {
 			in.unread = f.useCluster(ctx, in.node)
 		}
 	}
-	readsMachine := in.node == nil || bundled || set.Changed("machine")
-	in.here = in.pluginExpected || readsMachine && !bundled && set.Lookup("machine").Value.String() == source.Host
+	readsMachine := in.node == nil || set.Changed("machine")
+	in.here = in.pluginExpected || readsMachine && set.Lookup("machine").Value.String() == source.Host
 	switch {
 	case in.here:
 		in.plugin, in.pluginErr = askPlugin(ctx, f.pluginURL)

@@ -33,7 +33,8 @@ name and no more of it.
 
 Secrets are not read, and what looks like a credential is replaced; read the file
 before you send it. It has 32 MB at most. What could not be read is listed
-in contents.json, and is not an error. heddle inspect --bundle shows the machine.`,
+in contents.json, and is not an error. Unpacked, heddle inspect
+--machine machine.json --config config shows the machine.`,
 		Example: `  heddle support-bundle --node gpu-1                   from anywhere: without the machine
   heddle support-bundle --machine host --node gpu-1    on the node, with a kubeconfig
   heddle support-bundle                                on the node: the machine and what is wrong with it`,
@@ -79,12 +80,12 @@ type gathering struct {
 // all gathers everything.
 func (g *gathering) all(at *cluster.Flags, node string, made time.Time) {
 	set := g.command.Flags()
-	if node == "" || set.Changed("machine") || set.Changed("bundle") {
+	if node == "" || set.Changed("machine") {
 		args := []string{"-o=json"}
 		if node != "" {
 			args = append(args, "--node-name="+node)
 		}
-		g.run(source.BundleMachine, inspect.NewCommand(), args...)
+		g.run(machineFile, inspect.NewCommand(), args...)
 	}
 	g.run("doctor.txt", doctor.NewCommand())
 	if node != "" {

@@ -2,7 +2,6 @@ package topo
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"unicode/utf8"
@@ -24,10 +23,6 @@ func gangsCommand(at *master) *cobra.Command {
 		gangs, err := read[snapshot.Gangs](c, at, "/v1/gangs")
 		if err != nil {
 			return err
-		}
-		if gangs.Unwatched {
-			return errors.New("topo-master watches no pods (--count-pods=false), and so knows no gangs: " +
-				"set topoDiscovery.master.countPods=true in the chart's values")
 		}
 		if *namespace != "" {
 			gangs.Gangs = slices.DeleteFunc(gangs.Gangs, func(g snapshot.Gang) bool { return g.Namespace != *namespace })

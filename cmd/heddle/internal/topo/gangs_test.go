@@ -38,7 +38,7 @@ zoo        wide  LeaderWorkerSet  Unknown  0 of 3   3     -            cpu1,gone
 		want  string
 	}{
 		{"all", sampleGangs(), []string{"gangs"}, all},
-		{"a list of nodes that is too long, from an older topo-master", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
+		{"a list of nodes that is too long", snapshot.Gangs{Gangs: []snapshot.Gang{far}}, []string{"gangs"}, `NAMESPACE  NAME  API  STATE     PODS    GPUS  GROUP  NODES  SINCE                    WHY
 ai         far   -    Starting  0 of 0  0     -      20     2023-11-14 22:13:20 UTC
 `},
 		{"of one namespace", sampleGangs(), []string{"gangs", "-n", "zoo"}, `NAMESPACE  NAME  API              STATE    PODS    GPUS  GROUP  NODES         SINCE  WHY
@@ -57,9 +57,6 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/tf, zoo/wide (1 of 3 node
 		{"many on one node", many, []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  GANGS                            WHY
 dragonfly-1  dragonfly  Degraded  2      5 of 16    ai/g0, ai/g1, ai/g2, and 2 more
 ` + sum + stale},
-		{"the tree of an older topo-master", snapshot.Gangs{}, []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
-dragonfly-1  dragonfly  Degraded  2      5 of 16
-` + sum + "Gangs are not known: topo-master answers 404 Not Found: an older topo-master\n" + stale},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out, _, err := clitest.Run(t, NewCommand(), append(tt.args, "--server", serverWith(t, sample(), tt.gangs).URL)...)
@@ -70,14 +67,5 @@ dragonfly-1  dragonfly  Degraded  2      5 of 16
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestUnknownGangs(t *testing.T) {
-	for name, gangs := range map[string]snapshot.Gangs{"--count-pods=false": {Unwatched: true}, "404": {}} {
-		_, _, err := clitest.Run(t, NewCommand(), "gangs", "--server", serverWith(t, sample(), gangs).URL)
-		if err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("error %v", err)
-		}
 	}
 }

@@ -24,17 +24,12 @@ func treeCommand(at *master) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		// The tree is worth showing without them, as from an older topo-master.
-		gangs, unknown := read[snapshot.Gangs](c, at, "/v1/gangs")
-		if unknown != nil {
-			gangs = &snapshot.Gangs{}
+		gangs, err := read[snapshot.Gangs](c, at, "/v1/gangs")
+		if err != nil {
+			return err
 		}
 		v := treeView{groupsOnly: *groups, wide: output.Wide(), gangs: byNode(gangs.Gangs)}
-		text := v.table(t.Tree) + "\n" + crossing(t) + summary(t)
-		if unknown != nil {
-			text += "Gangs are not known: " + unknown.Error() + "\n"
-		}
-		return output.Print(c, t, text+stale(t.StaleSince))
+		return output.Print(c, t, v.table(t.Tree)+"\n"+crossing(t)+summary(t)+stale(t.StaleSince))
 	}
 	return c
 }

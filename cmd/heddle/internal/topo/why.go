@@ -79,9 +79,7 @@ func whyText(a *explain.Answer, grouped bool) string {
 		fmt.Fprintf(&b, "Asked for by %s: %s.\n", each, explain.Requests(ask.Requests))
 	}
 	for _, text := range a.Reported {
-		const begin = "Reported: "
-		lines := cli.Wrap(cli.Printable(text), cli.Width-len(begin))
-		b.WriteString(begin + strings.Join(lines, "\n  ") + "\n")
+		b.WriteString("Reported: " + cli.Printable(text) + "\n")
 	}
 	b.WriteString(whyTables(a))
 	b.WriteString("\nRoom now:\n")

@@ -44,26 +44,18 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 	return slices.Compact(names), nil
 }
 
-// isServed reports whether a resource is served.
-func isServed(served []string, name corev1.ResourceName) bool {
-	return slices.ContainsFunc(served, func(pattern string) bool { return wellknown.Match(pattern, string(name)) })
-}
-
 // shown limits the pods that an error names.
 const shown = 10
 
 // checkHolders fails while pods have devices of heddle, unless forced.
 func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
-	nodes, err := u.nodes(ctx)
+	ours := map[string]bool{}
+	err := each(ctx, u.client, "", "nodes", "", func(node *corev1.Node) { ours[node.Name] = hasPlugin(node) })
 	if err != nil {
 		return err
 	}
-	ours := map[string]bool{}
-	for _, node := range nodes {
-		ours[node.Name] = hasPlugin(node)
-	}
 	var holders []string
-	err = u.pods(ctx, "", "", func(pod *corev1.Pod) {
+	err = each(ctx, u.client, "", "pods", "", func(pod *corev1.Pod) {
 		if ours[pod.Spec.NodeName] && holds(pod, served) {
 			holders = append(holders, pod.Namespace+"/"+pod.Name)
 		}
@@ -89,7 +81,7 @@ func holds(pod *corev1.Pod, served []string) bool {
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for name := range c.Resources.Limits {
-			if isServed(served, name) {
+			if slices.ContainsFunc(served, func(p string) bool { return wellknown.Match(p, string(name)) }) {
 				return true
 			}
 		}

@@ -26,21 +26,20 @@ func hasPlugin(node *corev1.Node) bool {
 	})
 }
 
-// leftIn lists what to remove from a Node besides labels and taints.
+// leftIn lists what to remove from a Node besides labels and taints of discovery.
 type leftIn struct {
-	// annotations and status are merge patches, empty for no change.
+	// annotations is a merge patch, and conditions a strategic one; empty for no change.
 	annotations map[string]any
-	status      map[string]any
+	conditions  []map[string]string
 	// topology is whether topo-master applied labels.
 	topology bool
 }
 
-// leftInNode finds heddle's traces in a Node. An annotation has the names of the resources that
-// it served until the kubelet has forgotten them.
-func leftInNode(node *corev1.Node, served []string) leftIn {
-	l := leftIn{annotations: map[string]any{}, status: map[string]any{}}
+// leftInNode finds heddle's traces in a Node.
+func leftInNode(node *corev1.Node) leftIn {
+	l := leftIn{annotations: map[string]any{}}
 	for key := range node.Annotations {
-		if strings.HasPrefix(key, wellknown.Prefix) && key != wellknown.UninstalledResources {
+		if strings.HasPrefix(key, wellknown.Prefix) {
 			l.annotations[key] = nil
 		}
 	}
@@ -52,61 +51,22 @@ func leftInNode(node *corev1.Node, served []string) leftIn {
 			l.annotations[wellknown.HAMiGPUs] = nil
 		}
 	}
-	var gone []map[string]string
 	for _, c := range node.Status.Conditions {
 		if strings.HasPrefix(string(c.Type), conditionPrefix) {
-			gone = append(gone, map[string]string{"type": string(c.Type), "$patch": "delete"})
+			l.conditions = append(l.conditions, map[string]string{"type": string(c.Type), "$patch": "delete"})
 		}
-	}
-	if len(gone) > 0 {
-		l.status["conditions"] = gone
-	}
-	if names := servedOn(node, served); len(names) > 0 {
-		l.annotations[wellknown.UninstalledResources] = strings.Join(names, ",")
 	}
 	return l
 }
 
-// servedOn returns the resources of the Node's status that heddle served.
-func servedOn(node *corev1.Node, served []string) (names []string) {
-	if !hasPlugin(node) {
-		return nil
-	}
-	for name := range node.Status.Capacity {
-		if isServed(served, name) {
-			names = append(names, string(name))
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// withoutResources returns the patch of the status that removes the recorded resources, or nil
-// if they are absent. A resource with allocatable devices belongs to another plugin now, if the
-// Node is ready.
-func withoutResources(node *corev1.Node) map[string]any {
-	gone := map[string]any{}
-	for name := range strings.SplitSeq(node.Annotations[wellknown.UninstalledResources], ",") {
-		_, there := node.Status.Capacity[corev1.ResourceName(name)]
-		left := node.Status.Allocatable[corev1.ResourceName(name)]
-		if there && (left.IsZero() || isAway(node)) {
-			gone[name] = nil
-		}
-	}
-	if len(gone) == 0 {
-		return nil
-	}
-	return map[string]any{"capacity": gone, "allocatable": gone}
-}
-
 // cleanNodes removes heddle's traces from all Nodes.
-func (u *uninstall) cleanNodes(ctx context.Context, served []string) error {
-	all, err := u.nodes(ctx)
-	if err != nil {
+func (u *uninstall) cleanNodes(ctx context.Context) error {
+	var all []*corev1.Node
+	if err := each(ctx, u.client, "", "nodes", "", func(n *corev1.Node) { all = append(all, n) }); err != nil {
 		return err
 	}
 	for _, node := range all {
-		if err := u.cleanNode(ctx, node, leftInNode(node, served)); err != nil {
+		if err := u.cleanNode(ctx, node); err != nil {
 			return err
 		}
 	}
@@ -114,30 +74,32 @@ func (u *uninstall) cleanNodes(ctx context.Context, served []string) error {
 	return nil
 }
 
-func (u *uninstall) cleanNode(ctx context.Context, node *corev1.Node, l leftIn) error {
+func (u *uninstall) cleanNode(ctx context.Context, node *corev1.Node) error {
+	l, path := leftInNode(node), "/api/v1/nodes/"+node.Name
 	if _, err := nodesync.New(u.client, node.Name).Sync(ctx, node, nodesync.Desired{}); err != nil {
 		return err
-	}
-	if l.topology {
-		nothing := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": node.Name}}
-		err := u.patch(ctx, types.ApplyPatchType, "/api/v1/nodes/"+node.Name, publish.FieldManager, nothing)
-		if err != nil {
-			return err
-		}
 	}
 	// The device plugin owns this taint, not feature-discovery.
 	plugin := apiserver.New(u.client, node.Name, slog.New(slog.DiscardHandler))
 	if err := plugin.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, false); err != nil {
 		return err
 	}
-	// Conditions last: they tell which resources are heddle's.
-	if len(l.annotations) > 0 {
-		if err := u.annotate(ctx, node.Name, l.annotations); err != nil {
+	if l.topology {
+		nothing := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": node.Name}}
+		if err := u.patch(ctx, types.ApplyPatchType, path, publish.FieldManager, nothing); err != nil {
 			return err
 		}
 	}
-	if len(l.status) == 0 {
+	if len(l.annotations) > 0 {
+		gone := map[string]any{"metadata": map[string]any{"annotations": l.annotations}}
+		if err := u.patch(ctx, types.MergePatchType, path, manager, gone); err != nil {
+			return err
+		}
+	}
+	if len(l.conditions) == 0 {
 		return nil
 	}
-	return u.patchStatus(ctx, node.Name, l.status)
+	// Conditions last: they tell which Nodes the device plugin serves.
+	return u.patch(ctx, types.StrategicMergePatchType, path+"/status", manager,
+		map[string]any{"status": map[string]any{"conditions": l.conditions}})
 }

@@ -31,7 +31,6 @@ func conditions(types ...corev1.NodeConditionType) (all []corev1.NodeCondition) 
 }
 
 func TestLeftInNode(t *testing.T) {
-	capacity := quantities(map[corev1.ResourceName]int64{"cpu": 8, "nvidia.com/gpu": 8, "nvidia.com/mig-1g.10gb": 7, "x.com/nic": 2})
 	for _, tt := range []struct {
 		name string
 		node corev1.Node
@@ -41,9 +40,9 @@ func TestLeftInNode(t *testing.T) {
 			"nothing of heddle",
 			corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"example.com/a": "1", "metax-tech.com/node-gpu-devices": "[]"}},
-				Status:     corev1.NodeStatus{Conditions: conditions("Ready"), Capacity: capacity},
+				Status:     corev1.NodeStatus{Conditions: conditions("Ready")},
 			},
-			leftIn{annotations: map[string]any{}, status: map[string]any{}},
+			leftIn{annotations: map[string]any{}},
 		},
 		{
 			"annotations, conditions and resources of the device plugin",
@@ -55,14 +54,13 @@ func TestLeftInNode(t *testing.T) {
 						FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:metax-tech.com/node-gpu-devices":{}}}}`),
 					}},
 				},
-				Status: corev1.NodeStatus{Conditions: conditions("Ready", "HeddleReady"), Capacity: capacity},
+				Status: corev1.NodeStatus{Conditions: conditions("Ready", "HeddleReady")},
 			},
 			leftIn{
 				annotations: map[string]any{
 					"heddle.dev/free-gpus": nil, "heddle.dev/cordoned-gpus": nil, "metax-tech.com/node-gpu-devices": nil,
-					"heddle.dev/uninstalled-resources": "nvidia.com/gpu,nvidia.com/mig-1g.10gb",
 				},
-				status: map[string]any{"conditions": []map[string]string{{"type": "HeddleReady", "$patch": "delete"}}},
+				conditions: []map[string]string{{"type": "HeddleReady", "$patch": "delete"}},
 			},
 		},
 		{
@@ -71,57 +69,21 @@ func TestLeftInNode(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
 					{Manager: topoMaster, Operation: metav1.ManagedFieldsOperationApply},
 				}},
-				Status: corev1.NodeStatus{Conditions: conditions("HeddleFabric"), Capacity: capacity},
+				Status: corev1.NodeStatus{Conditions: conditions("HeddleFabric")},
 			},
 			leftIn{
 				annotations: map[string]any{},
-				status:      map[string]any{"conditions": []map[string]string{{"type": "HeddleFabric", "$patch": "delete"}}},
+				conditions:  []map[string]string{{"type": "HeddleFabric", "$patch": "delete"}},
 				topology:    true,
 			},
 		},
-		{
-			"a second uninstall, which finds what the first one noted",
-			corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"heddle.dev/uninstalled-resources": "nvidia.com/gpu"}},
-				Status:     corev1.NodeStatus{Conditions: conditions("Ready"), Capacity: capacity},
-			},
-			leftIn{annotations: map[string]any{}, status: map[string]any{}},
-		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := leftInNode(&tt.node, served())
+			got := leftInNode(&tt.node)
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(leftIn{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// A resource of which pods can have some is served by another plugin by now.
-func TestWithoutResources(t *testing.T) {
-	node := corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-			"heddle.dev/uninstalled-resources": "nvidia.com/gpu,nvidia.com/sgpu,nvidia.com/vcore",
-		}},
-		Status: corev1.NodeStatus{
-			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-			Capacity:    quantities(map[corev1.ResourceName]int64{"cpu": 8, "nvidia.com/gpu": 8, "nvidia.com/sgpu": 128}),
-			Allocatable: quantities(map[corev1.ResourceName]int64{"cpu": 8, "nvidia.com/gpu": 8, "nvidia.com/sgpu": 0}),
-		},
-	}
-	gone := map[string]any{"nvidia.com/sgpu": nil}
-	if diff := cmp.Diff(map[string]any{"capacity": gone, "allocatable": gone}, withoutResources(&node)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	delete(node.Status.Capacity, "nvidia.com/sgpu")
-	if got := withoutResources(&node); got != nil {
-		t.Errorf("nothing is left, and it writes %v", got)
-	}
-	// A kubelet that is away has not noticed that the plugin is gone.
-	node.Status.Conditions[0].Status = corev1.ConditionUnknown
-	gone = map[string]any{"nvidia.com/gpu": nil}
-	if diff := cmp.Diff(map[string]any{"capacity": gone, "allocatable": gone}, withoutResources(&node)); diff != "" {
-		t.Errorf("of a node that is away (-want +got):\n%s", diff)
 	}
 }
 

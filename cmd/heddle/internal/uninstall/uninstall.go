@@ -1,5 +1,5 @@
 // Package uninstall implements `heddle uninstall`: it removes everything that an installation
-// leaves in Nodes and on hosts. The chart runs it before and after its objects are deleted.
+// leaves in Nodes and on hosts. The chart runs it before its objects are deleted.
 //
 // Daemons are deleted first, since they would write removed data again. The pods of the
 // device plugin's DaemonSet clean their hosts, with other arguments; objects of the API server
@@ -8,111 +8,74 @@ package uninstall
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/topo/master/export"
 )
 
 const (
-	// phaseCapacity removes the resources that kubelets keep, phaseNodes everything else.
-	phaseNodes, phaseCapacity = "nodes", "capacity"
-	// every is the interval of polls.
-	every = time.Second
-	// absence is the time for which resources must stay away: a kubelet writes a changed Node
-	// status every 10 s (nodeStatusUpdateFrequency).
-	absence = 25 * time.Second
-	// half of the five minutes for which a kubelet keeps the resources of a plugin that has
-	// ended (cm/devicemanager, endpointStopGracePeriod). Helm waits for a hook at most five
-	// minutes by default, so each of the two hooks waits for one half.
-	half = 150 * time.Second
+	// poll is the interval between two looks at the daemons.
+	poll = time.Second
+	// manager is the field manager of what is written.
+	manager = "heddle-uninstall"
+	crdPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
 )
 
-type options struct {
-	namespace, release, phase string
-	force, crds               bool
+// uninstall holds the options and the clients of one run.
+type uninstall struct {
+	namespace, release string
+	force, crds        bool
+
+	client rest.Interface
+	out    io.Writer
 }
 
 // NewCommand returns `heddle uninstall`.
 func NewCommand() *cobra.Command {
 	var at cluster.Flags
-	var o options
+	u := &uninstall{}
 	c := &cobra.Command{
 		Use: "uninstall", Short: "Remove heddle's traces from Nodes and hosts", Args: cobra.NoArgs,
 		Long: `Remove heddle's traces from Nodes and hosts: labels, taints, annotations, conditions,
-resources that kubelets keep as 0, CDI specs and other files, leases, reports and
-exports. The daemons are deleted first.
+CDI specs and other files, leases, reports and exports. The daemons are deleted first.
 
 helm uninstall runs this command. Run it by hand where Helm runs no hooks, such as
 with Argo CD, and to clean up after an uninstall without it. It fails while pods have
-devices of heddle, which could not start again, unless --force is given. Kubelets keep
-resources for five minutes after their plugin has ended; the command waits for that.`,
+devices of heddle, which could not start again, unless --force is given.`,
 	}
 	at.Register(c)
 	flags := c.Flags()
-	flags.StringVarP(&o.namespace, "namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
-	flags.BoolVar(&o.force, "force", false, "continue even if pods have devices of heddle")
-	flags.BoolVar(&o.crds, "crds", false, "delete the CRDs too, with all objects of their kinds")
-	flags.StringVar(&o.release, "release", "", "`name` of the Helm release: --crds deletes its PodGroup CRDs")
-	flags.StringVar(&o.phase, "phase", "", "`part` of the work, for hooks: nodes or capacity; default all")
-	cli.Complete(c, "phase", phaseNodes, phaseCapacity)
+	flags.StringVarP(&u.namespace, "namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
+	flags.BoolVar(&u.force, "force", false, "continue even if pods have devices of heddle")
+	flags.BoolVar(&u.crds, "crds", false, "delete the CRDs too, with all objects of their kinds")
+	flags.StringVar(&u.release, "release", "", "`name` of the Helm release: --crds deletes its PodGroup CRDs")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if o.phase != "" && o.phase != phaseNodes && o.phase != phaseCapacity {
-			return cli.UsageErrorf(c, "--phase %q is neither nodes nor capacity", o.phase)
-		}
 		client, err := at.Client()
 		if err != nil {
 			return err
 		}
-		u := &uninstall{options: o, api: api{client}, out: c.OutOrStdout(), every: every, absence: absence, half: half}
+		u.client, u.out = client, c.OutOrStdout()
 		return u.run(c.Context())
 	}
 	return c
 }
 
-// uninstall holds the state of one run.
-type uninstall struct {
-	options
-	api
-
-	out                  io.Writer
-	every, absence, half time.Duration
-}
-
-// progress reports progress, in a hook to the Job's log.
-func (u *uninstall) progress(format string, args ...any) {
-	_, _ = fmt.Fprintf(u.out, format+"\n", args...) // The outcome is the exit code.
-}
-
 func (u *uninstall) run(ctx context.Context) error {
-	if u.phase != phaseCapacity {
-		if err := u.cleanUp(ctx); err != nil {
-			return err
-		}
-	}
-	if u.phase != phaseNodes {
-		return u.forget(ctx)
-	}
-	within, cancel := context.WithTimeout(ctx, u.half)
-	defer cancel()
-	err := u.forget(within)
-	if within.Err() != nil && ctx.Err() == nil {
-		return nil // The other hook continues.
-	}
-	return err
-}
-
-// cleanUp removes everything but the resources that kubelets keep.
-func (u *uninstall) cleanUp(ctx context.Context) error {
 	plugin, err := u.daemonSet(ctx, devicePlugin)
 	if err != nil {
 		return err
@@ -127,69 +90,67 @@ func (u *uninstall) cleanUp(ctx context.Context) error {
 	if err := u.stop(ctx, plugin); err != nil {
 		return err
 	}
-	if err := u.cleanNodes(ctx, served); err != nil {
+	if err := u.cleanNodes(ctx); err != nil {
 		return err
 	}
 	return u.deleteObjects(ctx)
 }
 
-// forget removes the resources that kubelets keep as 0 from Nodes, until none comes back.
-// Nodes that are not ready are cleaned too; their kubelets write 0 again if they come back
-// within five minutes.
-func (u *uninstall) forget(ctx context.Context) error {
-	since, reported := time.Now(), false
-	for {
-		waiting, err := u.nodes(ctx)
-		waiting = slices.DeleteFunc(waiting, func(n *corev1.Node) bool {
-			return n.Annotations[wellknown.UninstalledResources] == ""
-		})
-		if err != nil || len(waiting) == 0 {
+// deleteObjects deletes reports, exports and leases, and CRDs if requested.
+func (u *uninstall) deleteObjects(ctx context.Context) error {
+	for _, name := range []string{topoMaster, scheduler} {
+		path := "/apis/coordination.k8s.io/v1/namespaces/" + u.namespace + "/leases/" + name
+		if err := u.remove(ctx, path, ""); err != nil {
 			return err
 		}
-		if !reported {
-			u.progress("waiting: kubelets keep resources for five minutes after their plugin has ended")
-			reported = true
+	}
+	for group, plural := range map[string]string{
+		export.HyperNodeGroup: export.HyperNodeResource, export.KueueGroup: export.TopologiesResource,
+		export.KAIGroup: export.TopologiesResource, v1alpha1.GroupName: v1alpha1.Plural,
+	} {
+		selector := export.ManagedByKey + "=" + export.ManagedBy
+		if group == v1alpha1.GroupName {
+			selector = ""
 		}
-		again, err := u.takeAway(ctx, waiting)
-		switch {
-		case err != nil:
+		var versions metav1.APIGroup
+		there, err := cluster.ReadPath(ctx, u.client, "/apis/"+group, "", &versions)
+		if err == nil && there {
+			err = u.remove(ctx, "/apis/"+versions.PreferredVersion.GroupVersion+"/"+plural, selector)
+		}
+		if err != nil {
 			return err
-		case again:
-			since = time.Now()
-		case time.Since(since) > u.absence:
-			return u.finish(ctx, waiting)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(max(u.every, u.absence/5)):
 		}
 	}
+	u.progress("reports, exports and leases deleted")
+	if !u.crds {
+		return nil
+	}
+	if err := u.remove(ctx, crdPath+v1alpha1.Plural+"."+v1alpha1.GroupName, ""); err != nil {
+		return err
+	}
+	for _, group := range []string{wellknown.PodGroupAPIXK8s, wellknown.PodGroupAPI} {
+		var crd metav1.PartialObjectMetadata
+		path := crdPath + wellknown.PodGroups + "." + group
+		there, err := cluster.ReadPath(ctx, u.client, path, "", &crd)
+		if err == nil && there && u.release != "" && crd.Annotations["meta.helm.sh/release-name"] == u.release {
+			err = u.remove(ctx, path, "")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// takeAway removes the resources of Nodes, and reports whether there were any.
-func (u *uninstall) takeAway(ctx context.Context, nodes []*corev1.Node) (found bool, err error) {
-	for _, node := range nodes {
-		if gone := withoutResources(node); gone != nil {
-			found, err = true, errors.Join(err, u.patchStatus(ctx, node.Name, gone))
-		}
-	}
-	return found, err
-}
-
-// finish removes the record of the resources.
-func (u *uninstall) finish(ctx context.Context, nodes []*corev1.Node) (err error) {
-	for _, node := range nodes {
-		err = errors.Join(err, u.annotate(ctx, node.Name, map[string]any{wellknown.UninstalledResources: nil}))
-	}
-	u.progress("resources removed from %s", cli.Count(len(nodes), "Node"))
-	return err
+// progress reports progress, in a hook to the Job's log.
+func (u *uninstall) progress(format string, args ...any) {
+	_, _ = fmt.Fprintf(u.out, format+"\n", args...) // The outcome is the exit code.
 }
 
 // until polls until the answer is empty, and reports each other answer once.
 func (u *uninstall) until(ctx context.Context, ask func(context.Context) (waitsFor string, err error)) error {
 	last := ""
-	err := wait.PollUntilContextCancel(ctx, u.every, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
 		waitsFor, err := ask(ctx)
 		if err == nil && waitsFor != last && waitsFor != "" {
 			u.progress("waiting: %s", waitsFor)
@@ -201,4 +162,47 @@ func (u *uninstall) until(ctx context.Context, ask func(context.Context) (waitsF
 		return fmt.Errorf("%s: %w", last, err)
 	}
 	return err
+}
+
+// remove deletes an object, or all of a kind that a selector matches. A missing object or kind is
+// not an error.
+func (u *uninstall) remove(ctx context.Context, path, selector string) error {
+	request := u.client.Delete().AbsPath(path).SetHeader("Accept", "application/json")
+	if selector != "" {
+		request = request.Param("labelSelector", selector)
+	}
+	if err := request.Do(ctx).Error(); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s: %w", path, err)
+	}
+	return nil
+}
+
+func (u *uninstall) patch(ctx context.Context, kind types.PatchType, path, fieldManager string, patch any) error {
+	body, err := json.Marshal(patch)
+	if err == nil {
+		err = u.client.Patch(kind).AbsPath(path).SetHeader("Accept", "application/json").
+			Param("fieldManager", fieldManager).Body(body).Do(ctx).Error()
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// each calls use with every Node, or every pod of a namespace, that a selector matches, page by page.
+func each[T any](ctx context.Context, client rest.Interface, namespace, resource, selector string, use func(*T)) error {
+	pages := func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
+		list, err := client.Get().Namespace(namespace).Resource(resource).
+			VersionedParams(&page, metav1.ParameterCodec).Do(ctx).Get()
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", resource, err)
+		}
+		return list, nil
+	}
+	return pager.New(pages).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+		if v, ok := any(o).(*T); ok {
+			use(v)
+		}
+		return nil
+	})
 }

@@ -31,7 +31,7 @@ func (u *uninstall) path(kind, name string) string {
 // daemonSet returns a DaemonSet, or nil.
 func (u *uninstall) daemonSet(ctx context.Context, name string) (*appsv1.DaemonSet, error) {
 	var ds appsv1.DaemonSet
-	there, err := u.read(ctx, u.path("daemonsets", name), &ds)
+	there, err := cluster.ReadPath(ctx, u.client, u.path("daemonsets", name), "", &ds)
 	if !there {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 		return "", err
 	}
 	all := []string{discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
-	err = u.pods(ctx, u.namespace, cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
+	err = each(ctx, u.client, u.namespace, "pods", cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !cluster.Ended(pod) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
 		}
@@ -78,16 +78,10 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 // away returns the Nodes that are not ready.
 func (u *uninstall) away(ctx context.Context) (map[string]bool, error) {
 	away := map[string]bool{}
-	nodes, err := u.nodes(ctx)
-	for _, node := range nodes {
-		away[node.Name] = isAway(node)
-	}
-	return away, err
-}
-
-func isAway(node *corev1.Node) bool {
-	return !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	return away, each(ctx, u.client, "", "nodes", "", func(node *corev1.Node) {
+		away[node.Name] = !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
 	})
 }
 
@@ -112,7 +106,7 @@ func (u *uninstall) cleanHosts(ctx context.Context, plugin *appsv1.DaemonSet) er
 			return "", err
 		}
 		done, lost := 0, 0
-		err = u.pods(ctx, u.namespace, cluster.AppLabel+"="+plugin.Name, func(pod *corev1.Pod) {
+		err = each(ctx, u.client, u.namespace, "pods", cluster.AppLabel+"="+plugin.Name, func(pod *corev1.Pod) {
 			switch {
 			case away[pod.Spec.NodeName]:
 				lost++

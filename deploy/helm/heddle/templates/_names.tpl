@@ -90,14 +90,14 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 labels:
   {{- include "heddle.labels" (dict "root" . "name" "heddle-uninstall") | nindent 2 }}
 annotations:
-  helm.sh/hook: pre-delete,post-delete
+  helm.sh/hook: pre-delete
   helm.sh/hook-weight: "0"
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
 {{/* Where the steps for an alert stand: its name. */}}
 {{- define "heddle.runbook" -}}
-https://github.com/heddle-dev/heddle/blob/main/docs/reference/alerts.md#{{ lower . }}
+https://github.com/heddle-dev/heddle/blob/main/docs/reference/metrics.md#{{ lower . }}
 {{- end }}
 
 {{/* The security context of a pod that talks to the API server alone. */}}
