@@ -48,10 +48,17 @@ type grouping struct {
 	foreign map[int32][]stray
 	// tied are, by ends, the groups between which vote 4 cannot decide; straddles is set if so many
 	// are that nodes are between groups by plan.
-	tied      map[int32][]int32
+	tied      map[int32]tie
 	straddles bool
 	// anchors are the outcome of vote 1.
 	anchors []int32
+}
+
+// tie holds the groups between which vote 4 cannot decide, the most likely first; sure is set if the others
+// have links too many.
+type tie struct {
+	groups []int32
+	sure   bool
 }
 
 // stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
@@ -318,7 +325,7 @@ func (v *voting) homes(votes []int32) []int32 {
 
 // groups is vote 4: the home that most links of a member lead to.
 func (v *voting) groups(out *grouping, home []int32) {
-	out.group, out.tied = make([]int32, len(v.ends)), map[int32][]int32{}
+	out.group, out.tied = make([]int32, len(v.ends)), map[int32]tie{}
 	open := make([]bool, len(v.ends))
 	parallel(len(open), func(from, to int32) {
 		var t tally[int32]
@@ -338,7 +345,8 @@ func (v *voting) groups(out *grouping, home []int32) {
 		}
 		equal := v.equals(e, home)
 		if out.group[i] = equal[0]; len(equal) > 1 {
-			out.tied[e.number] = equal
+			sure := v.sortByFill(e, home, equal)
+			out.group[i], out.tied[e.number] = equal[0], tie{equal, sure}
 			ties += n
 		}
 	}
@@ -375,6 +383,19 @@ func (v *voting) equals(e *ends, home []int32) []int32 {
 	}
 	slices.SortFunc(out, v.compare)
 	return out
+}
+
+// sortByFill sorts tied groups by the number of links at a member's switches. A wrong cable is one too many: the first is
+// sure if the second has as many more as the member has links there.
+func (v *voting) sortByFill(e *ends, home, groups []int32) (sure bool) {
+	var fill, links tally[int32]
+	for _, l := range e.links {
+		group := max(home[l.to], -home[l.to])
+		links.add(group, 1)
+		fill.add(group, v.counted(l.to).links)
+	}
+	slices.SortStableFunc(groups, func(a, b int32) int { return cmp.Compare(fill.count(a), fill.count(b)) })
+	return fill.count(groups[1]) == fill.count(groups[0])+links.count(groups[1])
 }
 
 // isUsual reports whether at least half as many links at a switch start from the rail of a

@@ -131,6 +131,30 @@ func most(votes map[string]int) string {
 	return best
 }
 
+// byFill decides a tie for the group with the fewest cables on the node's leaves.
+func (d *definition) byFill(node string, homes map[string]string, votes map[string]int) {
+	fill, n, least := map[string]int{}, votes[most(votes)], -1
+	for _, c := range d.nodes[node] {
+		leading := 0
+		for other := range d.nodes {
+			if d.counts(other, c.leaf) {
+				leading += d.cables(other, c.leaf)
+			}
+		}
+		fill[homes[c.leaf]] += leading
+	}
+	for value := range votes {
+		if votes[value] == n && (least < 0 || fill[value] < least) {
+			least = fill[value]
+		}
+	}
+	for value := range votes {
+		if votes[value] == n && fill[value] == least {
+			votes[value]++
+		}
+	}
+}
+
 // groups is the key of every node's group.
 func (d *definition) groups() map[string]string {
 	anchors, homes, between := map[string]string{}, map[string]string{}, map[string]bool{}
@@ -162,6 +186,12 @@ func (d *definition) groups() map[string]string {
 		for _, c := range cables {
 			if votes[homes[c.leaf]] > 0 && d.usual(c.leaf, c.rail) {
 				votes[homes[c.leaf]]++
+			}
+		}
+		for value, n := range votes {
+			if n == votes[most(votes)] && value != most(votes) {
+				d.byFill(node, homes, votes)
+				break
 			}
 		}
 		out[node] = most(votes)

@@ -59,9 +59,9 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 			s.walked = append(s.walked, n)
 		}
 		leaf, torn := s.votes.group[n.links.ends.number], false
-		if tied := s.votes.tied[n.links.ends.number]; len(tied) > 0 {
-			last := s.last(n, tied)
-			leaf, torn = cmp.Or(last, leaf), last == 0 || s.votes.straddles
+		if tied := s.votes.tied[n.links.ends.number]; len(tied.groups) > 0 {
+			last := s.last(n, tied.groups)
+			leaf, torn = cmp.Or(last, leaf), last == 0 && !tied.sure || s.votes.straddles
 		}
 		if k := n.links.shape.known; n.known != k || n.torn != torn {
 			n.known, n.torn, n.print = k, torn, newPrint()
@@ -95,13 +95,13 @@ func (s *survey) remember(nodes []*node, levels []Level) {
 	}
 	s.kind, s.names = levels[i].Kind, map[int32]*tally[string]{}
 	for _, tied := range s.votes.tied {
-		for _, group := range tied {
+		for _, group := range tied.groups {
 			s.names[group] = &tally[string]{}
 		}
 	}
 	for _, n := range nodes {
 		e := n.links.ends.number
-		if names := s.names[s.votes.group[e]]; names != nil && len(s.votes.tied[e]) == 0 {
+		if names := s.names[s.votes.group[e]]; names != nil && len(s.votes.tied[e].groups) == 0 {
 			names.add(n.remembers(s.kind), 1)
 		}
 	}
