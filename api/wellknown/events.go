@@ -35,11 +35,14 @@ const (
 
 // Warnings of heddle-device-plugin about the Node.
 const (
+	// EventKubeletAbsent: the kubelet's socket for device plugins has been absent for a minute, so that the
+	// node offers no devices; its path.
+	EventKubeletAbsent = "KubeletSocketAbsent"
 	// EventDeviceUnhealthy: a GPU, or an HCA of a resource, becomes unhealthy; the reason.
 	EventDeviceUnhealthy = "DeviceUnhealthy"
 	// EventRemediationStarted: the Node is cordoned because a GPU stays unhealthy; which.
 	EventRemediationStarted = "GPURemediationStarted"
-	// EventNothingToOffer: a resource has lost its last device.
+	// EventNothingToOffer: a resource has lost its last device, or no kubelet takes it.
 	EventNothingToOffer = "NothingToOffer"
 	// EventGPUReleaseInvalid: the annotation of a release does not parse.
 	EventGPUReleaseInvalid = "GPUReleaseInvalid"

@@ -12,9 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -289,6 +291,8 @@ const (
 	// holdersEvery is the interval between checks of the holders of devices while some wait for
 	// theirs.
 	holdersEvery = 5 * time.Second
+	// kubeletPatience is longer than a kubelet takes to start again.
+	kubeletPatience = time.Minute
 )
 
 // watchKubelet has every resource look for a kubelet, and PodResources looked at again,
@@ -300,11 +304,20 @@ func (a *Agent) watchKubelet(ctx context.Context) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { server.WatchDir(ctx, a.KubeletDir, seen, a.Log) })
 	defer watching.Wait()
+	absent := time.NewTimer(a.patience)
+	defer absent.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-absent.C:
+			if socket := server.KubeletSocket(a.KubeletDir); !server.IsSocket(socket) {
+				message := "no kubelet listens on " + socket + ": the node offers no devices"
+				a.Log.Warn("kubelet.sock is absent", "socket", socket, "for", a.patience)
+				a.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventKubeletAbsent, Message: message})
+			}
 		case <-seen:
+			absent.Reset(a.patience)
 			for _, s := range a.resources.all() {
 				s.plugin.Retry()
 			}

@@ -85,7 +85,9 @@ func start(ctx context.Context, group *errgroup.Group, kubeconfig string) (*clus
 }
 
 // startMaster runs topo-master with its page.
-func (c *cluster) startMaster(ctx context.Context, group *errgroup.Group, config *rest.Config, page net.Listener) error {
+func (c *cluster) startMaster(
+	ctx context.Context, group *errgroup.Group, config *rest.Config, page net.Listener,
+) error {
 	core, err := informers.CoreClient(config)
 	if err != nil {
 		return err

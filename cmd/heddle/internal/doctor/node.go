@@ -91,6 +91,7 @@ func (n *clusterNode) check(l *Findings, cfg *config.NodeConfig, want *labels.Re
 	n.checkAnnotations(l)
 	n.checkDiscovery(l)
 	checkSchedulers(l, n.schedulers, n.pods, cfg)
+	checkTokens(l, n.pods, cfg)
 	if n.topology != nil {
 		checkSources(l, n.topology)
 	}
@@ -132,7 +133,7 @@ func (n *clusterNode) checkConditions(l *Findings, plugin bool) {
 // checkAnnotations explains what operators took out, the Node or GPUs of it, and that the GPU driver is absent.
 func (n *clusterNode) checkAnnotations(l *Findings) {
 	name, annotations := n.node.Name, n.node.Annotations
-	subject, undo := "Node "+name, "heddle gpu release --node "+name+" --undo"
+	subject, undo := "Node "+name, "heddle gpu release "+name+" --undo"
 	if n.node.Spec.Unschedulable {
 		l.note(subject, "kubectl uncordon "+name, "is cordoned: no new pod comes here")
 	}

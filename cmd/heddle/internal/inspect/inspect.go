@@ -40,9 +40,9 @@ func NewCommand() *cobra.Command {
 What the chosen format leaves out, such as a label that cannot be made, is
 reported on stderr.`,
 		Example: `  heddle inspect                                a table, problems first
-  heddle inspect -o matrix                      the path class between every two GPUs and HCAs
-  heddle inspect -o json > node.json            the dump: for a bug report, or to replay
-  heddle inspect --machine node.json -o labels  the labels and taints that the node would get`,
+  heddle inspect -o matrix                      paths between GPUs and HCAs
+  heddle inspect -o json > node.json            a dump, for --machine
+  heddle inspect --machine node.json -o labels  labels and taints of its Node`,
 	}
 	var from source.Flags
 	from.Register(c.Flags())

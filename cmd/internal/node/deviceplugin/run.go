@@ -87,8 +87,8 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 		o.Release, o.Before = host.NewRelease(), before
 		o.Release.Set(under.Until)
 		o.GPUs = host.OpenGPUs(gpu.Options{
-			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
-			Hook: o.cdiHook, HostRoot: o.hostRoot, Features: o.features(), Log: log,
+			HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
+			Hook: o.cdiHook, Features: o.features(), Log: log,
 		})
 	}
 	from, err := o.Open(log)
