@@ -41,7 +41,8 @@
 // Ties in vote 4 go to the group with leaves that have more of the node's
 // cables on a rail that is usual for them, then to the group whose members carry the
 // name that the node carries, then to the group with fewer cables on those leaves (a wrong cable
-// is one too many), then, as all ties, to the least ID. A rail is usual for a leaf if at least half as many of its cables
+// is one too many), then, as all ties, to the least ID.
+// A rail is usual for a leaf if at least half as many of its cables
 // start from it as from any other. A port that is down counts if the report still
 // knows its switch. Votes 3 and 4 repair the effect of noise on small groups in
 // vote 1. One node's cable cannot merge groups: that takes a node with half of

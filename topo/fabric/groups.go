@@ -385,8 +385,8 @@ func (v *voting) equals(e *ends, home []int32) []int32 {
 	return out
 }
 
-// sortByFill sorts tied groups by the number of links at a member's switches. A wrong cable is one too many: the first is
-// sure if the second has as many more as the member has links there.
+// sortByFill sorts tied groups by the number of links at a member's switches. A wrong cable is one too many:
+// the first is sure if the second has as many more as the member has links there.
 func (v *voting) sortByFill(e *ends, home, groups []int32) (sure bool) {
 	var fill, links tally[int32]
 	for _, l := range e.links {
