@@ -51,6 +51,9 @@ func writeRows(t *testing.T, table *strings.Builder, mapping *yaml.Node, at stri
 			writeRows(t, table, value, at+key.Value+".")
 			continue
 		}
+		if at != "" && slices.Contains([]string{"nodeSelector", "affinity", "tolerations", "resources"}, key.Value) {
+			continue // Every component has these.
+		}
 		table.WriteString("| `" + at + key.Value + "` | `" + flow(t, value) + "` | " +
 			strings.ReplaceAll(comment, "|", `\|`) + " |\n")
 	}
