@@ -15,50 +15,66 @@ import (
 func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 	near := nearGPUs(m)
 	switches := slices.ContainsFunc(near, func(names string) bool { return names != "" })
-	layers, models, rate := map[string]int{}, map[string]int{}, 0.0
-	var best *machine.HCA
-	var fabric, beside []string
-	far, named := true, true
+	f := rails{layers: map[string]int{}, models: map[string]int{}, far: true, named: true}
 	for i := range m.HCAs {
-		h := &m.HCAs[i]
-		switch {
-		case h.PhysFn != "":
-		case h.Role == machine.RoleFabric:
-			_, isNamed := set.Of(h)
-			fabric, far, named = append(fabric, h.Name), far && near[i] == "", named && isNamed
-			layers[layerOf(h)]++
-			models[modelOf(h)]++
-			if r := activeRate(h); r > 0 && (rate == 0 || r < rate) {
-				rate = r
-			}
-			if best == nil || activeRate(h) > activeRate(best) {
-				best = h
-			}
-		case h.Role == machine.RoleStorage && near[i] != "":
-			beside = append(beside, h.Name)
-		}
+		_, isNamed := set.Of(&m.HCAs[i])
+		f.add(&m.HCAs[i], near[i] != "", isNamed)
 	}
-	usual := like{mostOf(layers), mostOf(models), "most", rate, !far}
-	if n := len(fabric); !far && (n == 2 || n == 3) && (usual.layer == "" || usual.model == "") {
-		usual.layer, usual.model = cmp.Or(usual.layer, layerOf(best)), cmp.Or(usual.model, modelOf(best))
-		usual.who = "other"
-	}
+	usual := f.usual()
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
 		if _, isNamed := set.Of(h); !isNamed && h.PhysFn == "" {
 			l.closeCall(h, usual, cmp.Or(near[i], "no GPU, as all HCAs here"), !switches || near[i] != "")
 		}
 	}
-	if len(fabric) == 0 || !far || len(beside) == 0 {
+	if len(f.fabric) == 0 || !f.far || len(f.beside) == 0 {
 		return
 	}
 	add := l.problem
-	if named {
+	if f.named {
 		add = l.note
 	}
-	add("fabric HCAs", "If those next to GPUs are the rails: rdma.roles.fabric: ["+strings.Join(beside, ", ")+"].",
+	add("fabric HCAs", "If those next to GPUs are the rails: rdma.roles.fabric: ["+strings.Join(f.beside, ", ")+"].",
 		"none of %s shares a PCIe switch with a GPU, while %s of role storage do",
-		strings.Join(fabric, ", "), strings.Join(beside, ", "))
+		strings.Join(f.fabric, ", "), strings.Join(f.beside, ", "))
+}
+
+// rails are a machine's HCAs of the fabric, and those of storage beside a GPU.
+type rails struct {
+	fabric, beside []string
+	layers, models map[string]int
+	// rate is the lowest of the active ports, and best the HCA with the highest.
+	rate float64
+	best *machine.HCA
+	// far is whether none is next to a GPU, and named whether the configuration names all.
+	far, named bool
+}
+
+func (f *rails) add(h *machine.HCA, near, named bool) {
+	switch {
+	case h.PhysFn != "":
+	case h.Role == machine.RoleFabric:
+		f.fabric, f.far, f.named = append(f.fabric, h.Name), f.far && !near, f.named && named
+		f.layers[layerOf(h)]++
+		f.models[modelOf(h)]++
+		if r := activeRate(h); r > 0 && (f.rate == 0 || r < f.rate) {
+			f.rate = r
+		}
+		if f.best == nil || activeRate(h) > activeRate(f.best) {
+			f.best = h
+		}
+	case h.Role == machine.RoleStorage && near:
+		f.beside = append(f.beside, h.Name)
+	}
+}
+
+func (f *rails) usual() like {
+	usual := like{mostOf(f.layers), mostOf(f.models), "most", f.rate, !f.far}
+	if n := len(f.fabric); !f.far && (n == 2 || n == 3) && (usual.layer == "" || usual.model == "") {
+		usual.layer, usual.model = cmp.Or(usual.layer, layerOf(f.best)), cmp.Or(usual.model, modelOf(f.best))
+		usual.who = "other"
+	}
+	return usual
 }
 
 // like describes most HCAs of the fabric, or of two or three the fastest: their kind, and the lowest rate of the
