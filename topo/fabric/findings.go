@@ -357,7 +357,7 @@ func (c *cablingCheck) fault(m *node, own, w *wiring, p *port, shifted bool) Fau
 	case p.leaf == 0:
 		return Unseen
 	case p.leaf == r.leaf || w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
-	case m.torn || !c.belongs(m):
+	case m.torn || p.device.Value().confidence == ambiguous || !c.belongs(m):
 	case c.stray(p.leaf) != nil:
 		if (w.expects || m.known.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
 			return Miscabled
