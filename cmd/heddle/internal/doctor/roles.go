@@ -15,63 +15,62 @@ import (
 func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 	near := nearGPUs(m)
 	switches := slices.ContainsFunc(near, func(names string) bool { return names != "" })
-	f := rails{layers: map[string]int{}, models: map[string]int{}, far: true, named: true}
+	usual := usualOf(m, near)
+	var fabric, beside []string
+	named := true
 	for i := range m.HCAs {
-		_, isNamed := set.Of(&m.HCAs[i])
-		f.add(&m.HCAs[i], near[i] != "", isNamed)
+		h := &m.HCAs[i]
+		switch {
+		case h.PhysFn != "":
+		case h.Role == machine.RoleFabric:
+			_, isNamed := set.Of(h)
+			fabric, named = append(fabric, h.Name), named && isNamed
+		case h.Role == machine.RoleStorage && near[i] != "":
+			beside = append(beside, h.Name)
+		}
 	}
-	usual := f.usual()
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
 		if _, isNamed := set.Of(h); !isNamed && h.PhysFn == "" {
 			l.closeCall(h, usual, cmp.Or(near[i], "no GPU, as all HCAs here"), !switches || near[i] != "")
 		}
 	}
-	if len(f.fabric) == 0 || !f.far || len(f.beside) == 0 {
+	if len(fabric) == 0 || usual.near || len(beside) == 0 {
 		return
 	}
 	add := l.problem
-	if f.named {
+	if named {
 		add = l.note
 	}
-	add("fabric HCAs", "If those next to GPUs are the rails: rdma.roles.fabric: ["+strings.Join(f.beside, ", ")+"].",
+	add("fabric HCAs", "If those next to GPUs are the rails: rdma.roles.fabric: ["+strings.Join(beside, ", ")+"].",
 		"none of %s shares a PCIe switch with a GPU, while %s of role storage do",
-		strings.Join(f.fabric, ", "), strings.Join(f.beside, ", "))
+		strings.Join(fabric, ", "), strings.Join(beside, ", "))
 }
 
-// rails are a machine's HCAs of the fabric, and those of storage beside a GPU.
-type rails struct {
-	fabric, beside []string
-	layers, models map[string]int
-	// rate is the lowest of the active ports, and best the HCA with the highest.
-	rate float64
-	best *machine.HCA
-	// far is whether none is next to a GPU, and named whether the configuration names all.
-	far, named bool
-}
-
-func (f *rails) add(h *machine.HCA, near, named bool) {
-	switch {
-	case h.PhysFn != "":
-	case h.Role == machine.RoleFabric:
-		f.fabric, f.far, f.named = append(f.fabric, h.Name), f.far && !near, f.named && named
-		f.layers[layerOf(h)]++
-		f.models[modelOf(h)]++
-		if r := activeRate(h); r > 0 && (f.rate == 0 || r < f.rate) {
-			f.rate = r
+// usualOf describes the HCAs of the fabric. near has the GPUs next to each HCA.
+func usualOf(m *machine.Machine, near []string) like {
+	usual := like{who: "most"}
+	layers, models, n := map[string]int{}, map[string]int{}, 0
+	var best *machine.HCA
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		if h.PhysFn != "" || h.Role != machine.RoleFabric {
+			continue
 		}
-		if f.best == nil || activeRate(h) > activeRate(f.best) {
-			f.best = h
+		n++
+		usual.near = usual.near || near[i] != ""
+		layers[layerOf(h)]++
+		models[modelOf(h)]++
+		if r := activeRate(h); r > 0 && (usual.rate == 0 || r < usual.rate) {
+			usual.rate = r
 		}
-	case h.Role == machine.RoleStorage && near:
-		f.beside = append(f.beside, h.Name)
+		if best == nil || activeRate(h) > activeRate(best) {
+			best = h
+		}
 	}
-}
-
-func (f *rails) usual() like {
-	usual := like{mostOf(f.layers), mostOf(f.models), "most", f.rate, !f.far}
-	if n := len(f.fabric); !f.far && (n == 2 || n == 3) && (usual.layer == "" || usual.model == "") {
-		usual.layer, usual.model = cmp.Or(usual.layer, layerOf(f.best)), cmp.Or(usual.model, modelOf(f.best))
+	usual.layer, usual.model = mostOf(layers), mostOf(models)
+	if usual.near && (n == 2 || n == 3) && (usual.layer == "" || usual.model == "") {
+		usual.layer, usual.model = cmp.Or(usual.layer, layerOf(best)), cmp.Or(usual.model, modelOf(best))
 		usual.who = "other"
 	}
 	return usual
