@@ -176,7 +176,9 @@ func TestLimits(t *testing.T) {
 		"apart by a host name that two nodes share": {[]string{"same", "same", "b"}, []int{0, 0, 0}, 2, byHost, "n0 n2"},
 		"three of them": {
 			[]string{"same", "same", "b"},
-			[]int{0, 0, 0}, 3, byHost, "2 of 3 fit where their constraints on kubernetes.io/hostname let them",
+			[]int{0, 0, 0},
+			3, byHost,
+			"2 of 3 fit where their constraints on kubernetes.io/hostname let them",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
