@@ -5,19 +5,14 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// The comments of the fields below are docs/reference/configuration.md: their last
-// paragraph, "Read by", names the programs that act on the key.
+// The comments of the fields below are docs/reference/configuration.md.
 
 // NodeConfig is the configuration of one node.
 type NodeConfig struct { //nolint:recvcheck // For and its like answer with a changed copy.
 	// Preset changes defaults and nothing that you set explicitly. `scheme` enables the taint of the
 	// accelerator's model (`taints.gpuProduct`).
-	//
-	// Read by: heddle-feature-discovery.
 	Preset Preset `yaml:"preset" enum:",scheme"`
 	// Mode selects how GPUs are allocated: `native` exclusively, `sgpu` in shares.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	Mode Mode `yaml:"mode" enum:"native,sgpu"`
 	// GPUs selects the GPUs that pods get.
 	GPUs GPUs `yaml:"gpus"`
@@ -26,49 +21,29 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	// MIGStrategy selects the names of MIG devices, as in NVIDIA's device plugin: `none` offers none, `single`
 	// calls them all `<vendor>/<card>` and needs one profile on all GPUs, `mixed` calls them
 	// `<vendor>/mig-<profile>`.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	MIGStrategy MIGStrategy `yaml:"migStrategy" enum:"none,single,mixed"`
 	// Domains are the prefixes of label and resource names.
-	//
-	// Read by: every program.
 	Domains wellknown.Domains `yaml:"domains"`
 	// Resources are full resource names, for clusters with other names. The defaults follow `domains`.
-	//
-	// Read by: heddle-device-plugin, heddle-scheduler.
 	Resources Resources `yaml:"resources"`
 	// RDMA configures HCAs.
 	RDMA RDMA `yaml:"rdma"`
 	// Health configures failing devices.
-	//
-	// Read by: heddle-device-plugin.
 	Health Health `yaml:"health"`
 	// Topology configures the node's place in the fabric.
-	//
-	// Read by: heddle-topo-worker.
 	Topology Topology `yaml:"topology"`
 	// Usage is the purpose of the node: the label and the taint `<company>/node.usage`. Empty means neither.
-	//
-	// Read by: heddle-feature-discovery.
 	Usage Usage `yaml:"usage" enum:",inference,training,hybrid"`
 	// ControlPlane reserves the node for the control plane: the label `<company>/control-plane: "true"` and the
 	// taint of that name.
-	//
-	// Read by: heddle-feature-discovery.
 	ControlPlane bool `yaml:"controlPlane"`
 	// Taints are the taints to set.
-	//
-	// Read by: heddle-feature-discovery.
 	Taints Taints `yaml:"taints"`
 	// Labels are rules for your own labels, one for each key. See "Label rules" below.
-	//
-	// Read by: heddle-feature-discovery.
 	Labels []LabelRule `yaml:"labels"`
 	// LabelConflict selects what happens to a label that another field manager owns with another value: `yield`
 	// leaves it and reports it in an Event and a metric; `force` takes it over. heddle always takes back keys
 	// below heddle.dev.
-	//
-	// Read by: heddle-feature-discovery, heddle-topo-master.
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
 	// Others are this configuration under the names of the other makers of GPUs that
@@ -84,8 +59,6 @@ type GPUs struct {
 	// Exclude are the GPUs that no pod gets and no label counts, by UUID, PCI address or product; entries are globs
 	// ("*", "?", "[a-c]"). `display` means GPUs for a screen: the product `NVIDIA DGX Display`, and a VGA controller
 	// with less than a quarter of the memory of a 3D controller beside it. `[]` excludes none.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	Exclude []Glob `yaml:"exclude" unique:"true"`
 }
 
@@ -93,8 +66,6 @@ type GPUs struct {
 type Resources struct {
 	// GPU is an exclusive GPU; default `<vendor>/<card>`, or `<vendor>/<card>.exclusive` if `resources.sgpu`
 	// has that name. heddle-topo-master counts free GPUs by it and reads it only at its start.
-	//
-	// Read by: heddle-device-plugin, heddle-scheduler, heddle-topo-master.
 	GPU string `yaml:"gpu" json:"gpu"`
 	// SGPU is a share of a GPU; default `<vendor>/sgpu`.
 	SGPU string `yaml:"sgpu" json:"sgpu"`
@@ -113,12 +84,8 @@ type Resources struct {
 type RDMA struct {
 	// Resources are the resources made of HCAs. The default is `rdma/hca_shared_devices_ib` of all HCAs with role fabric.
 	// `[]` disables them.
-	//
-	// Read by: heddle-device-plugin.
 	Resources []RDMAResource `yaml:"resources"`
 	// Roles are overrides of the roles that heddle discovers.
-	//
-	// Read by: every daemon of a node.
 	Roles Roles `yaml:"roles"`
 }
 

@@ -13,55 +13,35 @@ const MaxMemoryOvercommit = 8
 type SGPU struct {
 	// GPUs are the GPUs to share, by index or UUID; the others stay native, which makes the node hybrid. Empty
 	// means all. An index changes when a GPU is lost, a UUID does not.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	GPUs []GPURef `yaml:"gpus" unique:"true"`
 	// SlotsPerGPU is the maximum number of containers that share one GPU.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	SlotsPerGPU int `yaml:"slotsPerGPU" range:"1-100"`
 	// MemoryMiB is the memory of a GPU that reports none, since it shares the processor's (GB10, Thor), in MiB. 0 means
 	// that it is unknown: such a GPU takes one container, which requests no vmemory.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	MemoryMiB int64 `yaml:"memoryMiB" range:"0-16777216"`
 	// MemoryOvercommit is the ratio of the memory of all shares of a GPU to the GPU's own: 1.5 allows shares of
 	// 120 GiB on a GPU of 80. One share never exceeds the GPU. 1 disables it. docs/concepts/sharing.md
 	// describes what happens when processes fill the GPU.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
 	MemoryOvercommit float64 `yaml:"memoryOvercommit" range:"1-8"`
 	// Defaults are the amounts and the policy that a container omits.
-	//
-	// Read by: heddle-device-plugin, heddle-scheduler.
 	Defaults ShareDefaults `yaml:"defaults"`
 	// Enforce selects the enforcers of limits.
 	Enforce Enforce `yaml:"enforce"`
 	// Advertise selects the resources for the kubelet: `sgpu` only the slots; `all` also vcore and vmemory;
 	// `auto` all, unless HAMi's scheduler counts them itself, or memory is in MiB or percent, which the kubelet
 	// cannot count.
-	//
-	// Read by: heddle-device-plugin.
 	Advertise Advertise `yaml:"advertise" enum:"auto,sgpu,all"`
 	// Unscheduled selects what happens to a container without a GPU from a scheduler: `place` lets the node
 	// choose one, `reject` rejects it.
-	//
-	// Read by: heddle-device-plugin.
 	Unscheduled Unscheduled `yaml:"unscheduled" enum:"place,reject"`
 	// Placement selects the GPU where the node chooses: `binpack` the one with the least room that suffices,
 	// `spread` the one with the most room.
-	//
-	// Read by: heddle-device-plugin.
 	Placement Placement `yaml:"placement" enum:"binpack,spread"`
 	// RejectedFor is the time after which heddle evicts a pod without a GPU, so that it is scheduled again. heddle
 	// evicts only a pod that never started and that a controller recreates. `0s` disables it.
-	//
-	// Read by: heddle-device-plugin.
 	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
 	// HAMi enables the protocol of a HAMi scheduler, 2.6 or later, for MetaX sGPU: heddle publishes the node's
 	// GPUs in HAMi's Node annotation, follows HAMi's choice for a pod, and releases HAMi's node lock.
-	//
-	// Read by: heddle-device-plugin.
 	HAMi bool `yaml:"hami"`
 }
 
@@ -83,24 +63,16 @@ type ShareDefaults struct {
 type Enforce struct {
 	// Memory is the enforcer of the memory limit. `auto` takes the first that works on the node: dmem, preload,
 	// mps, none. `evict` limits no process and evicts pods over their share.
-	//
-	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
 	Memory Enforcer `yaml:"memory" enum:"auto,none,dmem,preload,mps,evict"`
 	// Compute is the enforcer of the compute limit. `auto` takes the first that works on the node: mps,
 	// preload, none.
-	//
-	// Read by: heddle-device-plugin; heddle-feature-discovery (`mps.capable`).
 	Compute Enforcer `yaml:"compute" enum:"auto,none,mps,preload"`
 	// PreloadLibrary is the path on the node of your library for enforcer `preload`, such as
 	// /usr/local/vgpu/libvgpu.so, which the dynamic loader puts before the driver's, with the environment of
 	// HAMi-core. Empty disables the enforcer.
-	//
-	// Read by: heddle-device-plugin.
 	PreloadLibrary string `yaml:"preloadLibrary"`
 	// MPSMultiUser lets clients of several UIDs share one GPU's server of enforcer `mps`, if the driver
 	// supports it. Without it heddle rejects a second UID.
-	//
-	// Read by: heddle-device-plugin.
 	MPSMultiUser bool `yaml:"mpsMultiUser"`
 }
 

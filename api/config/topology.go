@@ -16,16 +16,10 @@ type Topology struct {
 	// Mode selects the groups: `auto` what the reports show, `leaf` leaf switches, `dragonfly` leaf groups of
 	// `nodeNumber` nodes and more, `switchbox` the groups that a cluster manager or a file names, `nvlink`
 	// NVLink domains, `custom` those of `levels`. Only `cluster-config` sets it.
-	//
-	// Read by: heddle-topo-master.
 	Mode TopologyMode `yaml:"mode" enum:"auto,dragonfly,switchbox,leaf,nvlink,custom"`
 	// NodeNumber is the number of nodes of a dragonfly.
-	//
-	// Read by: heddle-topo-master.
 	NodeNumber int `yaml:"nodeNumber" range:"1-4096"`
 	// Levels are the levels of mode `custom`, top first: 1 to 8. They are invalid with other modes.
-	//
-	// Read by: heddle-topo-master.
 	Levels []TopologyLevel `yaml:"levels"`
 	// Sources are the sources to use: `ib` the switch behind an InfiniBand port, `lldp` the frames of an
 	// Ethernet switch, `nvlink` the GPU driver, `static` the file below, `cluster-manager` the server below.

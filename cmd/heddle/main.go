@@ -52,7 +52,7 @@ func main() {
 // newCommand returns the program under the name that it was called by.
 func newCommand(program string) *cobra.Command {
 	root := &cobra.Command{
-		Use: "heddle", Short: "Show and explain what GPU nodes have", Long: long,
+		Use: "heddle COMMAND", DisableFlagsInUseLine: true, Short: "Show and explain what GPU nodes have", Long: long,
 		SilenceErrors: true, SilenceUsage: true, DisableAutoGenTag: true,
 		Args: cobra.NoArgs,
 	}
@@ -74,10 +74,11 @@ func newCommand(program string) *cobra.Command {
 // optionsCommand is `heddle options`, as kubectl has it.
 func optionsCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "options", Short: "List the options of all commands that ask the API server", Args: cobra.NoArgs,
-		Long: "These options choose the API server, as for kubectl.",
+		Use: "options", Short: "List the options that choose the API server and topo-master", Args: cobra.NoArgs,
+		Long: "These options choose the API server, as for kubectl, and topo-master.",
 	}
 	new(cluster.Flags).RegisterVisible(c.Flags())
+	topo.RegisterVisible(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return cli.Write(c, c.LocalFlags().FlagUsagesWrapped(cli.Width))
 	}
@@ -138,7 +139,7 @@ func (v *versions) text() string {
 // ConfigMap's keys as files, and prints every fault with its place.
 func configCommand() *cobra.Command {
 	parent := &cobra.Command{
-		Use: "config", Short: "Check a configuration, or make one of another plugin's",
+		Use: "config COMMAND", DisableFlagsInUseLine: true, Short: "Check a configuration, or make one of another plugin's",
 		Args: cobra.NoArgs, RunE: cli.NeedCommand,
 	}
 	parent.AddCommand(convert.NewCommand(), &cobra.Command{

@@ -257,7 +257,7 @@ func TestReportOfShares(t *testing.T) {
 
 	got := r.Report()
 	gpu := got.GPUs[7]
-	want := report.GPU{Index: 7, UUID: gpu.UUID, Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
+	want := report.GPU{Index: 7, UUID: gpu.UUID, PCI: "0000:df:00.0", Mode: "sgpu", Wanted: "sgpu", Shared: &quota.GPU{
 		UUID: gpu.UUID, Index: 7, NUMA: gpu.Shared.NUMA, Zone: gpu.Shared.Zone,
 		Policy: "fixed-share", VCore: 50, UsedMiB: 12 << 10, MemoryMiB: r.source.get().GPUs[7].MemoryMiB, Consumers: 2, Slots: 16,
 	}}

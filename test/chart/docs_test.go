@@ -51,6 +51,9 @@ func writeRows(t *testing.T, table *strings.Builder, mapping *yaml.Node, at stri
 			writeRows(t, table, value, at+key.Value+".")
 			continue
 		}
+		if at != "" && slices.Contains([]string{"nodeSelector", "affinity", "tolerations", "resources"}, key.Value) {
+			continue // Every component has these.
+		}
 		table.WriteString("| `" + at + key.Value + "` | `" + flow(t, value) + "` | " +
 			strings.ReplaceAll(comment, "|", `\|`) + " |\n")
 	}
@@ -140,7 +143,7 @@ func TestDocumentedCommands(t *testing.T) {
 					checkCurl(t, objects, words)
 				case "nvidia-smi", "mx-smi", "grep": // The makers' own, and the system's.
 				case "./heddle-images.run": // What `make bundle` writes; tools/release tests it.
-					if !slices.Contains([]string{"push", "unpack"}, words[1]) {
+					if !slices.Contains([]string{"push", "nerdctl", "unpack"}, words[1]) {
 						t.Errorf("the bundle has no command %s", words[1])
 					}
 				case "hardware/run", "hardware/measure": // What `make hardware` writes, for a machine with GPUs.

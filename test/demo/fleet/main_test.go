@@ -12,9 +12,9 @@ import (
 	"github.com/heddle-dev/heddle/test/golden"
 )
 
-var update = flag.Bool("update", false, "write docs/get-started/overview.md")
+var update = flag.Bool("update", false, "write the session")
 
-// TestSession keeps docs/get-started/overview.md equal to what `make fleet` prints, but for the port and times.
+// TestSession compares what `make fleet` prints, but for the port and times, with the session and with its parts in the README.
 func TestSession(t *testing.T) {
 	command := filepath.Join(t.TempDir(), "heddle")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", command, "../../../cmd/heddle").CombinedOutput(); err != nil {
@@ -34,15 +34,19 @@ func TestSession(t *testing.T) {
 	} {
 		session = regexp.MustCompile(pattern).ReplaceAllString(session, with)
 	}
-	const docs, begin, end = "../../../docs/get-started/overview.md", "```text\n$ make fleet\n", "```\n"
-	old, err := os.ReadFile(docs)
+	golden.Compare(t, "testdata/session.txt", session, *update)
+	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, ok := strings.Cut(string(old), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no block that begins with %q", docs, begin)
+	_, block, _ := strings.Cut(string(readme), "```text\n$ make fleet\n")
+	block, _, _ = strings.Cut(block, "```")
+	if block == "" {
+		t.Fatal("README.md has no session")
 	}
-	golden.Compare(t, docs, before+begin+session+end+after, *update)
+	for line := range strings.Lines(block) {
+		if !strings.Contains(session, line) {
+			t.Errorf("README.md has %q, which `make fleet` does not print", line)
+		}
+	}
 }

@@ -84,13 +84,13 @@ func usage(c *cobra.Command) error {
 	if flags := c.LocalFlags().FlagUsagesWrapped(Width); flags != "" {
 		b.WriteString("Options:\n" + flags + "\n")
 	}
-	b.WriteString("Usage:\n  " + c.UseLine() + "\n")
+	b.WriteString("Usage:\n  " + c.UseLine() + "\n\n")
 	if c.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\nUse \"%s COMMAND --help\" for more information about a command.\n", c.CommandPath())
+		fmt.Fprintf(&b, "Use \"%s COMMAND --help\" for more information about a command.\n", c.CommandPath())
 	}
 	if c.Flags().Lookup("kubeconfig") != nil || c.PersistentFlags().Lookup("kubeconfig") != nil {
-		fmt.Fprintf(&b, "Use \"%s options\" for the options of the API server.\n", c.Root().DisplayName())
+		fmt.Fprintf(&b, "Use \"%s options\" for the options of the servers.\n", c.Root().DisplayName())
 	}
-	_, err := fmt.Fprint(c.OutOrStderr(), b.String())
+	_, err := fmt.Fprintln(c.OutOrStderr(), strings.TrimSpace(b.String()))
 	return err
 }

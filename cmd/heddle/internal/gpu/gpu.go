@@ -26,10 +26,10 @@ import (
 // NewCommand makes `heddle gpu`.
 func NewCommand() *cobra.Command {
 	parent := &cobra.Command{
-		Use: "gpu", Short: "Take a GPU out for repair, or put it back",
+		Use: "gpu COMMAND", DisableFlagsInUseLine: true, Short: "Take a GPU out for repair, or put it back",
 		Long: `Take a GPU out for repair, or put it back.
 
-Pods that have the GPU run on. A cordon is an annotation of the Node, and
+Pods that have the GPU keep running. A cordon is an annotation of the Node, and
 survives all restarts until uncordon removes it. GPU is an index, a UUID or a
 PCI address, as list and nvidia-smi show them.`,
 		Args: cobra.NoArgs, RunE: cli.NeedCommand,
@@ -37,8 +37,8 @@ PCI address, as list and nvidia-smi show them.`,
 	var api cluster.Flags
 	api.Register(parent)
 	parent.AddCommand(listCommand(&api),
-		cordonCommand(&api, "cordon", "Give these GPUs to no new pod", true),
-		cordonCommand(&api, "uncordon", "Give these GPUs to pods again", false), releaseCommand(&api))
+		cordonCommand(&api, "cordon", "Keep new pods from GPUs", true),
+		cordonCommand(&api, "uncordon", "Let new pods have GPUs again", false), releaseCommand(&api))
 	return parent
 }
 
@@ -135,7 +135,7 @@ type entry struct {
 
 func listCommand(api *cluster.Flags) *cobra.Command {
 	c := &cobra.Command{
-		Use: "list NODE|-l SELECTOR", Short: "Show how each GPU of a node, or of several, is allocated",
+		Use: "list (NODE | -l SELECTOR)", Short: "Show how each GPU of a node, or of several, is allocated",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: api.CompleteNodes,
 	}
 	selector := c.Flags().StringP("selector", "l", "", "label `selector` of the nodes")

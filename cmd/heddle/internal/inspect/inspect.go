@@ -42,8 +42,7 @@ reported on stderr.`,
 		Example: `  heddle inspect                                a table, problems first
   heddle inspect -o matrix                      paths between GPUs and HCAs
   heddle inspect -o json > node.json            a dump, for --machine
-  heddle inspect --machine node.json -o labels  labels and taints of its Node
-  heddle inspect --raw > node.txtar             files of GPUs, for a bug report`,
+  heddle inspect --machine node.json -o labels  labels and taints of its Node`,
 	}
 	var from source.Flags
 	from.Register(c.Flags())

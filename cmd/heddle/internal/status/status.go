@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -29,6 +30,8 @@ type Daemon struct {
 	Wanted  int32 `json:"wanted"`
 	Updated int32 `json:"updated"`
 	Ready   int32 `json:"ready"`
+	// Created is when it was installed.
+	Created metav1.Time `json:"created"`
 }
 
 // NewCommand makes `heddle status`.
@@ -57,11 +60,14 @@ runs it.`,
 			return fmt.Errorf("namespace %s has no daemon of heddle: --namespace names another", namespace)
 		}
 		out.Names = nil
-		rows, ill := [][]string{{"DAEMON", "KIND", "WANTED", "UPDATED", "READY"}}, 0
+		rows, ill := [][]string{{"DAEMON", "KIND", "WANTED", "UPDATED", "READY", "AGE"}}, 0
 		for i := range daemons {
 			d := &daemons[i]
 			out.Names = append(out.Names, strings.ToLower(d.Kind)+".apps/"+d.Name)
-			rows = append(rows, []string{d.Name, d.Kind, fmt.Sprint(d.Wanted), fmt.Sprint(d.Updated), fmt.Sprint(d.Ready)})
+			rows = append(rows, []string{
+				d.Name, d.Kind, fmt.Sprint(d.Wanted), fmt.Sprint(d.Updated), fmt.Sprint(d.Ready),
+				cli.Age(d.Created.Time),
+			})
 			if d.Updated != d.Wanted || d.Ready < d.Wanted {
 				ill++
 			}
@@ -81,7 +87,7 @@ func Read(ctx context.Context, client rest.Interface, namespace, selector string
 	for i := range sets.Items {
 		s := &sets.Items[i]
 		d := Daemon{
-			Name: s.Name, Kind: "DaemonSet", Version: s.Labels[versionLabel],
+			Name: s.Name, Kind: "DaemonSet", Version: s.Labels[versionLabel], Created: s.CreationTimestamp,
 			Wanted: s.Status.DesiredNumberScheduled, Ready: s.Status.NumberReady,
 		}
 		if s.Status.ObservedGeneration >= s.Generation {
@@ -96,7 +102,7 @@ func Read(ctx context.Context, client rest.Interface, namespace, selector string
 	for i := range deployments.Items {
 		s := &deployments.Items[i]
 		d := Daemon{
-			Name: s.Name, Kind: "Deployment", Version: s.Labels[versionLabel],
+			Name: s.Name, Kind: "Deployment", Version: s.Labels[versionLabel], Created: s.CreationTimestamp,
 			Wanted: s.Status.Replicas, Ready: s.Status.ReadyReplicas,
 		}
 		if s.Spec.Replicas != nil {

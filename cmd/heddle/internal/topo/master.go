@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,16 +39,25 @@ type master struct {
 	base, name string
 }
 
-// register adds the flags to a command and to those below it.
+// register adds the flags to a command and to those below it. `heddle options` shows them.
 func (m *master) register(c *cobra.Command) {
-	set := c.PersistentFlags()
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	m.visible(set)
+	set.VisitAll(func(flag *pflag.Flag) { flag.Hidden = true })
+	c.PersistentFlags().AddFlagSet(set)
+	m.cluster.Register(c)
+}
+
+// RegisterVisible adds the flags of topo-master to a set, for help.
+func RegisterVisible(set *pflag.FlagSet) { new(master).visible(set) }
+
+func (m *master) visible(set *pflag.FlagSet) {
 	set.StringVar(&m.server, "topo-master", "",
 		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
 	set.StringVar(&m.tokenFile, "token-file", "", "`file` with a bearer token for --topo-master")
 	set.StringVar(&m.caFile, "ca-file", "", "`file` with the authorities, in PEM, that sign --topo-master's certificate")
 	set.StringVar(&m.serverName, "tls-server-name", "",
 		"`name` in --topo-master's certificate, if it is asked at another address, such as a forwarded port")
-	m.cluster.Register(c)
 }
 
 // get asks topo-master, which it finds first.

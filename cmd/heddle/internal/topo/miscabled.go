@@ -3,6 +3,7 @@ package topo
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -22,12 +23,17 @@ func miscabledCommand(at *master) *cobra.Command {
 		Use: "miscabled", Args: cobra.NoArgs,
 		Short: "Show every port with a wrong cable; exit code 1 if any",
 	}
-	output := cli.AddOutput(c)
+	output := cli.AddOutput(c, cli.FormatName)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		t, err := read[snapshot.Topology](c, at, "/v1/topology")
 		if err != nil {
 			return err
 		}
+		output.Names = nil
+		for i := range t.Findings {
+			output.Names = append(output.Names, "node/"+t.Findings[i].Node)
+		}
+		output.Names = slices.Compact(slices.Sorted(slices.Values(output.Names)))
 		table, problems := cablingTable(t)
 		return output.PrintFindings(c, miscabled{t.Findings, t.Ignored}, table+stale(t.StaleSince), problems)
 	}

@@ -138,8 +138,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
      where a card may be shared, and sgpu.rejectedFor is not 0 throughout or the
      enforcer of memory is evict, or where HCAs have count strict. What stands in
      an existing ConfigMap is not known here, so that counts as shared, and so does
-     gpuDevice.sGPUHybridMode, for which people apply the ConfigMap. And where the
-     policy of remediation is drain. */}}
+     gpuDevice.sGPUHybridMode. And where the policy of remediation is drain. */}}
 {{- define "heddle.evicts" -}}
 {{- $cluster := .Values.config.cluster }}
 {{- $shares := or .Values.config.existingConfigMap .Values.gpuDevice.sGPUHybridMode }}
