@@ -50,7 +50,7 @@ func (d *records) load() (map[string]*allocate.Entry, error) {
 			continue
 		}
 		path := filepath.Join(d.path, f.Name())
-		content, err := os.ReadFile(path)
+		content, err := hostfile.Read(path)
 		var e *allocate.Entry
 		if err == nil {
 			e, err = allocate.ParseEntry(content, device)

@@ -82,6 +82,11 @@ func TestWhatCannotBeRead(t *testing.T) {
 		writeFile(t, path, strings.Replace(bad, e.Device, device, 1))
 		set = append(set, path)
 	}
+	endless := filepath.Join(dir, cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", e.IDs).Device+".json")
+	if err := os.Symlink("/dev/zero", endless); err != nil {
+		t.Fatal(err)
+	}
+	set = append(set, endless)
 	writeFile(t, filepath.Join(dir, "notes.json"), "of a person")
 	all, err := d.load()
 	if len(all) != 1 || all[e.Device] == nil || err == nil || strings.Count(err.Error(), "set aside") != len(set) {

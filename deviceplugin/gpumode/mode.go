@@ -17,7 +17,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -300,7 +299,7 @@ func decode(b []byte) (*record, error) {
 // load reads the file; an empty record without a file, or with an error.
 func load(dir string) (*record, error) {
 	path := filepath.Join(dir, modesFile)
-	b, err := os.ReadFile(path)
+	b, err := hostfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &record{}, nil
 	}

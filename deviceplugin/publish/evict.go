@@ -33,7 +33,8 @@ type RejectedPod struct {
 	Event, Message string
 }
 
-// Rejected returns the pods that have waited too long for a GPU or for HCAs.
+// Rejected returns the pods that have waited too long for a GPU or for HCAs: those that a controller would replace
+// elsewhere, and those without a controller that can never start here. The kubelet counts what they hold.
 func Rejected(
 	c *config.NodeConfig, pods []*corev1.Pod, rejections []report.Rejection, now time.Time,
 ) []RejectedPod {
@@ -48,10 +49,12 @@ func Rejected(
 			}
 		}
 		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.UID })
-		if patience <= 0 || r.Kind == allocate.RejectedRequest || r.Kind == allocate.RejectedChannels || at < 0 {
-			continue // The next pod would ask for the same.
+		if at < 0 || patience <= 0 || now.Sub(r.Since) < patience || !idle(pods[at], resources...) {
+			continue
 		}
-		if now.Sub(r.Since) < patience || !evictable(pods[at], resources...) {
+		// The next pod of a controller would ask for the same.
+		elsewhere := replaced(pods[at]) && r.Kind != allocate.RejectedRequest && r.Kind != allocate.RejectedChannels
+		if !elsewhere && (!r.Never || !bare(pods[at])) {
 			continue
 		}
 		message := fmt.Sprintf("rejected for %s: %s", patience, r.Reason)
@@ -60,14 +63,14 @@ func Rejected(
 	return all
 }
 
-// evictable reports whether a controller would replace a pod elsewhere, and no container with one of the resources
-// has started. Other containers may have started: an injected sidecar does not wait for the rejected container.
-func evictable(p *corev1.Pod, resources ...string) bool {
+// idle reports whether no container with one of the resources has started. Other containers may have started: an
+// injected sidecar does not wait for the rejected container.
+func idle(p *corev1.Pod, resources ...string) bool {
 	started := func(s corev1.ContainerStatus) bool {
 		ran := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 		return (ran || s.RestartCount > 0) && asks(p, s.Name, resources)
 	}
-	return replaced(p) && p.Status.Phase == corev1.PodPending &&
+	return p.Status.Phase == corev1.PodPending &&
 		!slices.ContainsFunc(slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses), started)
 }
 
@@ -77,6 +80,12 @@ func replaced(p *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(p)
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return p.DeletionTimestamp == nil && owner != nil && !mirror && owner.Kind != "Node" && owner.Kind != "DaemonSet"
+}
+
+// bare reports whether a pod has no controller, is not static and not terminating already.
+func bare(p *corev1.Pod) bool {
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return p.DeletionTimestamp == nil && metav1.GetControllerOf(p) == nil && !mirror
 }
 
 func asks(p *corev1.Pod, container string, resources []string) bool {

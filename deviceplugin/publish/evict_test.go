@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -29,10 +30,13 @@ func TestRejected(t *testing.T) {
 		{"senseless", allocate.RejectedRequest, time.Hour},
 		{"channels", allocate.RejectedChannels, time.Hour},
 		{"bare", allocate.RejectedFull, time.Hour},
+		{"bare never", allocate.RejectedFull, 30 * time.Second},
+		{"bare senseless", allocate.RejectedRequest, time.Hour},
+		{"senseless never", allocate.RejectedRequest, time.Hour},
 		{"gone", allocate.RejectedFull, time.Hour},
 	} {
 		controller := "Job"
-		if tt.name == "bare" {
+		if strings.HasPrefix(tt.name, "bare") {
 			controller = ""
 		}
 		if tt.name != "gone" {
@@ -40,13 +44,17 @@ func TestRejected(t *testing.T) {
 		}
 		rejections = append(rejections, report.Rejection{
 			Namespace: "default", Pod: tt.name, UID: tt.name, Kind: tt.kind, Reason: "full", Since: now.Add(-tt.age),
+			Never: strings.HasSuffix(tt.name, "never") || tt.kind == allocate.RejectedRequest,
 		})
 	}
 	var got []string
 	for _, p := range Rejected(&c, pods, rejections, now) {
 		got = append(got, p.Pod.Name+" "+p.Event+" "+p.Message)
 	}
-	want := []string{"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full"}
+	want := []string{
+		"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full",
+		"bare never SGPUEvicted rejected for 30s: full", "bare senseless SGPUEvicted rejected for 30s: full",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -83,7 +91,7 @@ func TestEvictable(t *testing.T) {
 		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, false},
 		{"deleted", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, false},
 	} {
-		if got := evictable(changed(tt.change), slots); got != tt.want {
+		if got := replaced(changed(tt.change)) && idle(changed(tt.change), slots); got != tt.want {
 			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}

@@ -140,7 +140,7 @@ func TestAlertsAreOfMetricsThatThereAre(t *testing.T) {
 
 // Every alert is on the page of metrics, with the labels of its summary in capitals.
 func TestDocumentedAlerts(t *testing.T) {
-	rows := [][]string{{"alert", "severity", "fires when", "for", "which means"}}
+	rows := [][]string{{"alert", "severity", "fires when", "for", "summary"}}
 	label := regexp.MustCompile(`\{\{ \$(?:labels\.)?(\w+) \}\}`)
 	for _, a := range alerts(t, render(t, "--set", everything, "--set", "monitoring.deploy=true")) {
 		summary := label.ReplaceAllStringFunc(a.Annotations["summary"], func(s string) string {

@@ -142,12 +142,11 @@ func (l *Library) Open() (machine.Driver, int, error) {
 		l.reset(map[string]nvml.Device{})
 	}
 	var driver machine.Driver
-	version, ret := api.SystemGetDriverVersion()
-	if ret != nvml.SUCCESS {
-		return driver, 0, failure("driver version", ret)
+	// These are the library's own, and stay when one call fails.
+	if version, ret := api.SystemGetDriverVersion(); ret == nvml.SUCCESS {
+		l.loaded.version = version
 	}
-	driver.Version, l.loaded.version = version, version
-	// It is the library's own, and stays when one call fails.
+	driver.Version = l.loaded.version
 	if cuda, ret := api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
 		l.loaded.cuda = cudaVersion(cuda)
 	}

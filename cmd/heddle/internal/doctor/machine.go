@@ -214,7 +214,8 @@ func (l *Findings) hcas(m *machine.Machine, state *health.Snapshot) {
 			l.problem(h.Name, "Set its GUIDs on the physical function: ip link set … vf N node_guid …, port_guid ….",
 				"is a virtual function in use with node GUID 0")
 		case h.Role == machine.RoleFabric && h.PhysFn != "" && s.Cause == health.PortDown:
-			l.problem(h.Name, "Set its GUIDs and its state on the physical function: ip link set … vf N state auto.", "%s", s.Reason)
+			l.problem(h.Name, "Set its GUIDs and its state on the physical function: ip link set … vf N state auto.",
+				"%s", s.Reason)
 		case h.Role == machine.RoleFabric && !s.Healthy:
 			remedy := map[health.Cause]string{
 				health.PortDown: "Look at the cable and the switch port: ibstat " + h.Name + ", mlxlink -d " + h.PCI + ".",

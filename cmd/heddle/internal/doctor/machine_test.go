@@ -55,7 +55,7 @@ func TestFindings(t *testing.T) {
 		}, nil},
 		{"a virtual function without GUIDs", func(m *machine.Machine) {
 			m.HCAs[1].PhysFn, m.HCAs[1].NodeGUID = m.HCAs[0].PCI, "0000:0000:0000:0000"
-		}, []string{"problem mlx5_1: is a virtual function in use with node GUID 0000:0000:0000:0000"}},
+		}, []string{"problem mlx5_1: is a virtual function in use with node GUID 0"}},
 		{"a virtual function that is not set up", func(m *machine.Machine) {
 			m.HCAs[1].PhysFn, port(m).State, port(m).SMLID = m.HCAs[0].PCI, machine.PortInit, 0
 		}, []string{"problem mlx5_1: port 1 is INIT, and its physical function mlx5_0 is ACTIVE: the virtual function has no GUID, or its link state is not set"}},

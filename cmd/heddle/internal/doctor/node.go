@@ -91,6 +91,7 @@ func (n *clusterNode) check(l *Findings, cfg *config.NodeConfig, want *labels.Re
 	n.checkAnnotations(l)
 	n.checkDiscovery(l)
 	checkSchedulers(l, n.schedulers, n.pods, cfg)
+	checkTokens(l, n.pods, cfg)
 	if n.topology != nil {
 		checkSources(l, n.topology)
 	}

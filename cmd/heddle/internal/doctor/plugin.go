@@ -91,7 +91,12 @@ func checkPlugin(l *Findings, r *report.Report) {
 	}
 	for i := range r.Rejected {
 		p := &r.Rejected[i]
-		l.problem("pod "+podName(p.Namespace, p.Pod, p.UID), rejectedRemedies()[p.Kind],
+		remedy := rejectedRemedies()[p.Kind]
+		if p.Never {
+			remedy = "This node can never give it that: correct its request. Without a controller it is evicted after " +
+				"sgpu.rejectedFor, for HCAs after a minute."
+		}
+		l.problem("pod "+podName(p.Namespace, p.Pod, p.UID), remedy,
 			"container %s gets no GPU since %s: %s", p.Container, rfc3339(p.Since), p.Reason)
 	}
 	for i := range r.Bindings {
