@@ -43,6 +43,7 @@ func TestExitCodes(t *testing.T) {
 		{"a file without its flag", []string{"inspect", "node.json"}, 2, "", `unknown command "node.json" for "heddle inspect"`},
 		{"version", []string{"version"}, 0, "heddle dev\n", ""},
 		{"options", []string{"options"}, 0, "--request-timeout", ""},
+		{"a part of a machine", []string{"inspect", "--machine", sound, "-o", "jsonpath={.gpus[1].pci}"}, 0, "0000:43:00.0", ""},
 		{"a long flag", []string{"inspect", "--machine", sound, "--output=labels"}, 0, "nvidia.com/gpu.count=8", ""},
 		{"a sound machine", []string{"doctor", "--machine", sound}, 0, "dgx-h100: 0 problems", ""},
 		{"an ill machine", []string{"doctor", "--machine", ill}, 1, "one-dead-port: 3 problems", ""},

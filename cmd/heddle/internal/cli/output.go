@@ -78,16 +78,16 @@ func (o *Output) Print(c *cobra.Command, object any, table string) (err error) {
 		return fmt.Errorf("encode output: %w", err)
 	}
 	text := []byte(table)
-	switch o.Format {
-	case FormatJSON:
+	template, isPath := strings.CutPrefix(o.Format, jsonPathPrefix)
+	switch {
+	case o.Format == FormatJSON:
 		text = append(slices.Clip(o.encoded), '\n')
-	case FormatYAML:
+	case o.Format == FormatYAML:
 		text, err = yaml.JSONToYAML(o.encoded)
-	case FormatName:
+	case o.Format == FormatName:
 		text = []byte(strings.Join(append(slices.Clip(o.Names), ""), "\n"))
-	case FormatTable, FormatWide:
-	default:
-		text, err = jsonPath(o.encoded, strings.TrimPrefix(o.Format, jsonPathPrefix))
+	case isPath:
+		text, err = jsonPath(o.encoded, template)
 	}
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
