@@ -60,6 +60,7 @@ type node struct {
 	path    []string
 	badPath bool
 	nvlink  string // Its domain.
+	alien   bool   // The domain is of others.
 	// print is another one after each change of what the node's element follows from.
 	print uint64
 

@@ -356,9 +356,8 @@ func (c *cablingCheck) fault(m *node, own, w *wiring, p *port, shifted bool) Fau
 		return Dead
 	case p.leaf == 0:
 		return Unseen
-	case m.torn || !c.belongs(m) || p.leaf == r.leaf ||
-		w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
-		return ""
+	case p.leaf == r.leaf || w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
+	case m.torn || p.device.Value().confidence == ambiguous || !c.belongs(m):
 	case c.stray(p.leaf) != nil:
 		if (w.expects || m.known.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
 			return Miscabled
@@ -413,8 +412,13 @@ func (g *leafGroup) stray(leaf int32) *stray {
 // nearest returns the leaf where a port belongs that has none or is on another one: of those that are usual
 // for its rail the one whose members have the most other cables in common with the node.
 func (c *cablingCheck) nearest(m *node, w *wiring, position, not int32) int32 {
-	r := w.rail(position)
-	if len(r.leaves.list) < 2 {
+	r, usual := w.rail(position), 0
+	for _, l := range r.leaves.list {
+		if w.isPattern(l.value, r) {
+			usual++
+		}
+	}
+	if usual < 2 {
 		return r.leaf
 	}
 	var near tally[int32]
