@@ -84,6 +84,7 @@ func parts(stdout io.Writer) []part {
 		{"gangs", gangs},
 		{"sgpu-scheduler", sgpuScheduler},
 		{"rates", rates},
+		{"openb", func(context.Context, io.Writer) ([]row, error) { return packed(stdout) }},
 		// Its tables are results too.
 		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
 	}
