@@ -99,10 +99,11 @@ hardware: ## The tests of real GPUs with all that they need, for a machine witho
 	tools/hardware.sh
 
 .PHONY: lint
-lint: ## golangci-lint, helm lint, and whether generated files are current
+lint: ## golangci-lint, helm lint, the English of docs, and whether generated files are current
 	$(LINT) run ./...
 	for dir in $(SCHEDULERS); do (cd $$dir && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...); done
 	$(HELM) lint --quiet deploy/helm/heddle --set localImages=true
+	go tool -modfile=tools/vale/go.mod vale --config=tools/vale/vale.ini --glob='!docs/zh-CN/*' README.md docs
 	@$(MANIFEST) | diff -q deploy/kustomize/base/heddle.yaml - >/dev/null || \
 	  { echo "deploy/kustomize/base/heddle.yaml is old: make manifest" >&2; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \

@@ -33,9 +33,8 @@ type Config struct {
 type Override struct {
 	// NodeName is the Node's name, or a glob: `h800-*`.
 	NodeName Glob `yaml:"nodeName"`
-	// NodeSelector are labels that the Node must have, with these values.
-	// Labels that this configuration decides cannot be used: node.usage,
-	// control-plane, those of rules, and those about sharing and MIG.
+	// NodeSelector are labels that the Node must have, with these values. It must not use labels that this
+	// configuration sets: node.usage, control-plane, those of rules, and those about sharing and MIG.
 	NodeSelector map[string]string `yaml:"nodeSelector"`
 	// NodeConfig is merged over the cluster's.
 	NodeConfig `yaml:",inline"`

@@ -23,6 +23,7 @@ func Default() NodeConfig {
 func defaults() NodeConfig {
 	return NodeConfig{
 		Mode:        ModeNative,
+		GPUs:        GPUs{Exclude: []Glob{ExcludeDisplay}},
 		SGPU:        defaultSGPU(),
 		MIGStrategy: MIGNone,
 		Domains:     wellknown.DefaultDomains(),

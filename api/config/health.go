@@ -8,36 +8,33 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// Health defines when a GPU or an HCA is unhealthy for new pods, and when it is
-// healthy again. Running pods are never touched, but by `remediation`.
+// Health defines when a GPU or an HCA is unhealthy for new pods, and when it is healthy again. Only `remediation`
+// affects running pods.
 type Health struct {
-	// Disable turns checks off: `all`; `xids`, the driver's error reports;
-	// `ecc`, errors of memory that cannot be corrected, by the driver's report
-	// or a GPU's own counters (RAS); `recovery-action`, the driver's own
-	// word that a GPU must be reset; `lost`, GPUs that are gone or do not
-	// answer; `hcas`, ports, their subnet manager and rate; `rate`, a port
-	// that is slower than it was or than its like. The list takes the part of
-	// DP_DISABLE_HEALTHCHECKS in NVIDIA's device plugin.
+	// Disable disables checks: `all`; `xids`, the driver's error reports; `ecc`, uncorrectable memory errors,
+	// by the driver's report or a GPU's own counters (RAS); `recovery-action`, the driver's request for a
+	// reset; `lost`, GPUs that are gone or do not answer; `hcas`, ports, their subnet manager and rate; `rate`,
+	// a port slower than before or than similar ones. It replaces DP_DISABLE_HEALTHCHECKS of NVIDIA's device
+	// plugin.
 	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
-	// FatalXIDs are error reports of the GPU driver, by their XID numbers: the GPU is unhealthy until it
-	// has recovered. A number in neither list has the meaning of NVIDIA's catalog.
+	// FatalXIDs are XIDs that make the GPU unhealthy until it recovers. A number in neither list has the
+	// meaning of NVIDIA's catalog.
 	FatalXIDs []int `yaml:"fatalXIDs" range:"1-9999" unique:"true"`
-	// IgnoreXIDs are error reports that leave the GPU healthy. heddle counts them and does not log them.
+	// IgnoreXIDs are XIDs that leave the GPU healthy. heddle counts them and does not log them.
 	IgnoreXIDs []int `yaml:"ignoreXIDs" range:"1-9999" unique:"true"`
-	// DownAfter is how long a GPU may leave its driver without an answer, and how long an HCA must be without a good
-	// port, until it is unhealthy; `0s` is at once. A link that flaps faster counts as down. A GPU that the driver
+	// DownAfter is the time without an answer from a GPU, or without a good port of an HCA, after which the
+	// device is unhealthy; `0s` means at once. A link that flaps faster counts as down. A GPU that the driver
 	// calls lost is unhealthy at once.
 	DownAfter time.Duration `yaml:"downAfter" range:"0s-1h"`
-	// UpAfter is how long a GPU must answer, and the driver ask for no recovery action, and how long a port must be
-	// good, until the device is healthy again.
+	// UpAfter is the time for which a GPU must answer without a recovery action, or a port must be good, until
+	// the device is healthy again.
 	UpAfter time.Duration `yaml:"upAfter" range:"0s-1h"`
-	// Remediation is the reaction to a GPU that stays unhealthy, which is not allocated in any case:
-	// `none`; `cordon`, the Node gets the taint `heddle.dev/gpu-unhealthy:NoSchedule`; or `drain`, the
-	// pods that have the GPU are evicted too, within PodDisruptionBudgets, if a controller makes others
-	// in their place.
+	// Remediation is the reaction to a GPU that stays unhealthy: `none`; `cordon` sets the taint
+	// `heddle.dev/gpu-unhealthy:NoSchedule` on the Node; `drain` also evicts the GPU's pods within
+	// PodDisruptionBudgets, if a controller recreates them.
 	Remediation RemediationPolicy `yaml:"remediation" enum:"none,cordon,drain"`
-	// RemediateAfter is how long a GPU must be unhealthy before that is done, and how long
-	// all must be healthy again before the taint is taken away.
+	// RemediateAfter is the time for which a GPU must be unhealthy before the remediation, and all GPUs healthy
+	// before it ends.
 	RemediateAfter time.Duration `yaml:"remediateAfter" range:"0s-1h"`
 }
 

@@ -5,73 +5,45 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// The comments of the fields below are docs/reference/configuration.md: their last
-// paragraph, "Read by", names the programs that act on the key.
+// The comments of the fields below are docs/reference/configuration.md.
 
 // NodeConfig is the configuration of one node.
 type NodeConfig struct { //nolint:recvcheck // For and its like answer with a changed copy.
-	// Preset changes defaults, and nothing that is written out. `scheme` puts
-	// the taint of the accelerator's model on (`taints.gpuProduct`), as the
-	// sGPU scheme of the field expects.
-	//
-	// Read by: heddle-feature-discovery.
+	// Preset changes defaults and nothing that you set explicitly. `scheme` enables the taint of the
+	// accelerator's model (`taints.gpuProduct`).
 	Preset Preset `yaml:"preset" enum:",scheme"`
-	// Mode is how GPUs are allocated: `native` exclusively, `sgpu` in shares.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	// Mode selects how GPUs are allocated: `native` exclusively, `sgpu` in shares.
 	Mode Mode `yaml:"mode" enum:"native,sgpu"`
-	// SGPU is about shares; it matters with `mode: sgpu` only.
+	// GPUs selects the GPUs that pods get.
+	GPUs GPUs `yaml:"gpus"`
+	// SGPU configures shares, with `mode: sgpu` only.
 	SGPU SGPU `yaml:"sgpu"`
-	// MIGStrategy is how MIG devices are named, as in NVIDIA's device plugin:
-	// `none` does not name them, `single` calls them all `<vendor>/<card>`, which
-	// needs one profile on all GPUs, `mixed` calls them `<vendor>/mig-<profile>`.
-	//
-	// Read by: heddle-device-plugin, heddle-feature-discovery.
+	// MIGStrategy selects the names of MIG devices, as in NVIDIA's device plugin: `none` offers none, `single`
+	// calls them all `<vendor>/<card>` and needs one profile on all GPUs, `mixed` calls them
+	// `<vendor>/mig-<profile>`.
 	MIGStrategy MIGStrategy `yaml:"migStrategy" enum:"none,single,mixed"`
 	// Domains are the prefixes of label and resource names.
-	//
-	// Read by: every program.
 	Domains wellknown.Domains `yaml:"domains"`
-	// Resources are full resource names, for clusters with names that follow no
-	// rule. Each default is built from `domains`.
-	//
-	// Read by: heddle-device-plugin, heddle-scheduler.
+	// Resources are full resource names, for clusters with other names. The defaults follow `domains`.
 	Resources Resources `yaml:"resources"`
-	// RDMA is about HCAs.
+	// RDMA configures HCAs.
 	RDMA RDMA `yaml:"rdma"`
-	// Health is about devices that fail.
-	//
-	// Read by: heddle-device-plugin.
+	// Health configures failing devices.
 	Health Health `yaml:"health"`
-	// Topology is about the place in the fabric.
-	//
-	// Read by: heddle-topo-worker.
+	// Topology configures the node's place in the fabric.
 	Topology Topology `yaml:"topology"`
-	// Usage is the purpose of the node: the label and the taint
-	// `<company>/node.usage`. Empty means neither.
-	//
-	// Read by: heddle-feature-discovery.
+	// Usage is the purpose of the node: the label and the taint `<company>/node.usage`. Empty means neither.
 	Usage Usage `yaml:"usage" enum:",inference,training,hybrid"`
-	// ControlPlane keeps the node for the control plane: the label
-	// `<company>/control-plane: "true"` and the taint of that name.
-	//
-	// Read by: heddle-feature-discovery.
+	// ControlPlane reserves the node for the control plane: the label `<company>/control-plane: "true"` and the
+	// taint of that name.
 	ControlPlane bool `yaml:"controlPlane"`
 	// Taints are the taints to set.
-	//
-	// Read by: heddle-feature-discovery.
 	Taints Taints `yaml:"taints"`
-	// Labels are rules for labels of your own, one for each key. See "Label
-	// rules" below.
-	//
-	// Read by: heddle-feature-discovery.
+	// Labels are rules for your own labels, one for each key. See "Label rules" below.
 	Labels []LabelRule `yaml:"labels"`
-	// LabelConflict is the treatment of a label that another field manager
-	// owns with another value: `yield` leaves it, reports it in an Event and a
-	// metric, and writes the others; `force` takes it over. Keys below heddle.dev
-	// are heddle's alone, and are taken back with either.
-	//
-	// Read by: heddle-feature-discovery, heddle-topo-master.
+	// LabelConflict selects what happens to a label that another field manager owns with another value: `yield`
+	// leaves it and reports it in an Event and a metric; `force` takes it over. heddle always takes back keys
+	// below heddle.dev.
 	LabelConflict Conflict `yaml:"labelConflict" enum:"yield,force"`
 
 	// Others are this configuration under the names of the other makers of GPUs that
@@ -82,13 +54,18 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	Rules []Rule `yaml:"-" json:"-"`
 }
 
+// GPUs selects the GPUs that pods get.
+type GPUs struct {
+	// Exclude are the GPUs that no pod gets and no label counts, by UUID, PCI address or product; entries are globs
+	// ("*", "?", "[a-c]"). `display` means GPUs for a screen: the product `NVIDIA DGX Display`, and a VGA controller
+	// with less than a quarter of the memory of a 3D controller beside it. `[]` excludes none.
+	Exclude []Glob `yaml:"exclude" unique:"true"`
+}
+
 // Resources are the names that pods ask for.
 type Resources struct {
-	// GPU is an exclusive GPU; default `<vendor>/<card>`, or
-	// `<vendor>/<card>.exclusive` where `resources.sgpu` has that name.
-	// heddle-topo-master, which counts free GPUs by it, reads it at its start alone.
-	//
-	// Read by: heddle-device-plugin, heddle-scheduler, heddle-topo-master.
+	// GPU is an exclusive GPU; default `<vendor>/<card>`, or `<vendor>/<card>.exclusive` if `resources.sgpu`
+	// has that name. heddle-topo-master counts free GPUs by it and reads it only at its start.
 	GPU string `yaml:"gpu" json:"gpu"`
 	// SGPU is a share of a GPU; default `<vendor>/sgpu`.
 	SGPU string `yaml:"sgpu" json:"sgpu"`
@@ -96,24 +73,19 @@ type Resources struct {
 	VCore string `yaml:"vcore" json:"vcore"`
 	// VMemory is one GPU's memory, in `vmemoryUnit`; default `<vendor>/vmemory`.
 	VMemory string `yaml:"vmemory" json:"vmemory"`
-	// VMemoryUnit is the unit of a plain number of vmemory. HAMi counts `MiB`.
+	// VMemoryUnit is the unit of a plain number of vmemory. HAMi uses `MiB`.
 	VMemoryUnit MemoryUnit `yaml:"vmemoryUnit" json:"vmemoryUnit" enum:"GiB,MiB"`
-	// VMemoryPercentage is percent of one GPU's memory, for containers without
-	// vmemory, such as HAMi's `nvidia.com/gpumem-percentage`. Empty means no such resource.
+	// VMemoryPercentage is percent of one GPU's memory, for containers without vmemory, such as HAMi's
+	// `nvidia.com/gpumem-percentage`. Empty disables it.
 	VMemoryPercentage string `yaml:"vmemoryPercentage" json:"vmemoryPercentage"`
 }
 
 // RDMA is how HCAs are allocated.
 type RDMA struct {
-	// Resources are the resources made of HCAs. The default is one,
-	// `rdma/hca_shared_devices_ib`, of all HCAs with role fabric. `[]` is
-	// none.
-	//
-	// Read by: heddle-device-plugin.
+	// Resources are the resources made of HCAs. The default is `rdma/hca_shared_devices_ib` of all HCAs with role fabric.
+	// `[]` disables them.
 	Resources []RDMAResource `yaml:"resources"`
-	// Roles correct what discovery thinks an HCA is for.
-	//
-	// Read by: every daemon of a node.
+	// Roles are overrides of the roles that heddle discovers.
 	Roles Roles `yaml:"roles"`
 }
 
@@ -121,23 +93,20 @@ type RDMA struct {
 type RDMAResource struct {
 	// Name is the full name, such as `rdma/hca_shared_devices_ib`.
 	Name string `yaml:"name" required:"true"`
-	// Sharers is how many containers can share one HCA. The default is 64:
-	// RoCE has 128 GIDs on a port, two for each address. With 1 the device ID is
-	// the HCA's PCI address, as Multus and CNI plugins need it.
+	// Sharers is the maximum number of containers that share one HCA. The default fits RoCE's 128 GIDs per
+	// port, two for each address. With 1 the device ID is the HCA's PCI address, for Multus and CNI plugins.
 	Sharers int `yaml:"sharers" range:"1-4096"`
-	// Count is how a request for n is served: `distinct` n different
-	// healthy HCAs, or all there are if they are fewer, with an Event;
-	// `strict` the same, but fewer is rejected, and after a minute the pod is
-	// evicted if it never started and a controller recreates it; `all` every
-	// HCA whatever n is, as older shared-device plugins do.
+	// Count selects the answer to a request for n: `distinct` n different healthy HCAs, or fewer with an Event;
+	// `strict` n, or the pod is rejected, and evicted after a minute if it never started and a controller
+	// recreates it; `all` every HCA, whatever n is, as in older shared-device plugins.
 	Count Count `yaml:"count" enum:"distinct,strict,all"`
-	// Selectors choose the HCAs. Without any, HCAs of role fabric are chosen.
+	// Selectors are the selectors of HCAs; the default selects role fabric.
 	Selectors Selectors `yaml:"selectors"`
 }
 
-// Selectors choose HCAs: of every field that is given, one entry must match. Virtual functions are chosen by
-// pciAddresses or pfNames only, and functions of NVSwitches never. A physical function with virtual functions in a
-// resource is chosen by its own address in pciAddresses only. Names and addresses are globs ("*", "?", "[a-c]").
+// Selectors select HCAs: one entry of every given field must match. Only pciAddresses and pfNames select virtual functions,
+// and only its own address in pciAddresses selects a physical function with virtual functions in a resource.
+// Functions of NVSwitches are never selected. Names and addresses are globs ("*", "?", "[a-c]").
 type Selectors struct {
 	// Vendors are PCI vendor numbers, such as `15b3`.
 	Vendors []HexID `yaml:"vendors"`
@@ -147,48 +116,43 @@ type Selectors struct {
 	Drivers []Glob `yaml:"drivers"`
 	// IfNames are network devices on the HCA, such as `ens*`.
 	IfNames []Glob `yaml:"ifNames"`
-	// LinkTypes are the kinds of those network devices; without one, the link layer of the HCA's port decides.
+	// LinkTypes are the types of those network devices; without one, the link layer of the HCA's port counts.
 	LinkTypes []string `yaml:"linkTypes" enum:"ether,infiniband"`
-	// PCIAddresses are as `lspci -D` prints them: `0000:18:00.0`.
+	// PCIAddresses are addresses as `lspci -D` prints them: `0000:18:00.0`.
 	PCIAddresses []Glob `yaml:"pciAddresses"`
-	// PFNames choose virtual functions: RDMA names or network devices of
-	// their physical function.
+	// PFNames are virtual functions, by RDMA names or network devices of their physical function.
 	PFNames []Glob `yaml:"pfNames"`
-	// Roles are the purposes of HCAs.
+	// Roles are roles of HCAs.
 	Roles []machine.Role `yaml:"roles" enum:"fabric,storage,management,virtual"`
 }
 
-// Roles are lists of RDMA names or PCI addresses, as globs. The first list
-// that has the HCA, in the order below, decides.
+// Roles are lists of RDMA names or PCI addresses, as globs. The first list that has the HCA wins.
 type Roles struct {
 	// Fabric carries traffic between GPUs of different nodes.
 	Fabric []Glob `yaml:"fabric"`
 	// Storage carries storage or the cluster's ordinary network.
 	Storage []Glob `yaml:"storage"`
-	// Management is slow and for operators.
+	// Management carries administration.
 	Management []Glob `yaml:"management"`
 }
 
 // Taints are the taints that the node gets, and their effect.
 type Taints struct {
-	// GPUProduct sets `<vendor>/<card>.product=<product>` on nodes with GPUs.
-	// It locks out every DaemonSet that does not tolerate it; `heddle doctor
-	// taints --if gpuProduct --node NODE` lists them. On with `preset: scheme`.
+	// GPUProduct sets `<vendor>/<card>.product=<product>` on nodes with GPUs. It keeps away every DaemonSet
+	// that does not tolerate it; `heddle doctor taints --if gpuProduct --node NODE` lists them. `preset:
+	// scheme` enables it.
 	GPUProduct bool `yaml:"gpuProduct"`
-	// Effect is the effect of every taint: of gpuProduct, and of those that `usage` and `controlPlane` set.
+	// Effect is the effect of every taint: of gpuProduct, `usage` and `controlPlane`.
 	Effect Effect `yaml:"effect" enum:"NoSchedule,PreferNoSchedule,NoExecute"`
 }
 
 // LabelRule makes one label.
 type LabelRule struct {
-	// Key is the label's: a valid one, which heddle does not write itself and
-	// no other rule makes.
+	// Key is the label's key. heddle must not write it itself, and no other rule may have it.
 	Key string `yaml:"key" required:"true"`
-	// Value is a CEL expression that gives a text. An empty text
-	// means no label; an invalid label value means no label and a
-	// complaint.
+	// Value is a CEL expression for a text. An empty text means no label; an invalid label value means no label
+	// and a problem in `heddle doctor`.
 	Value string `yaml:"value" required:"true"`
-	// When is a CEL expression that gives true or false; without it the rule
-	// always holds.
+	// When is a CEL expression for a boolean; without it the rule always applies.
 	When string `yaml:"when"`
 }

@@ -101,24 +101,20 @@ func (r *reference) keys() string {
 	r.out.Reset()
 	r.out.WriteString("Chosen by entries of `nodes-config`:\n\n")
 	defaults := config.Default()
-	r.table(reflect.TypeFor[config.Override](), reflect.Value{}, "every program", func(f reflect.StructField) bool {
+	r.table(reflect.TypeFor[config.Override](), reflect.Value{}, func(f reflect.StructField) bool {
 		return f.Name != "NodeConfig"
 	})
 	r.out.WriteString("\nThe NodeConfig:\n\n")
-	r.section("", reflect.ValueOf(defaults), "")
+	r.section("", reflect.ValueOf(defaults))
 	return strings.TrimSuffix(r.out.String(), "\n")
 }
 
 // section writes the table of one struct and then those of its structs.
-func (r *reference) section(path string, v reflect.Value, readBy string) {
-	r.table(v.Type(), v, readBy, func(reflect.StructField) bool { return true })
+func (r *reference) section(path string, v reflect.Value) {
+	r.table(v.Type(), v, func(reflect.StructField) bool { return true })
 	for f, value := range v.Fields() {
 		name := yamlName(f)
 		at := strings.TrimPrefix(path+"."+name, ".")
-		_, by := r.text(f, v.Type())
-		if by == "" {
-			by = readBy
-		}
 		typ := f.Type
 		if typ.Kind() == reflect.Slice {
 			typ, at = typ.Elem(), at+"[]"
@@ -132,12 +128,12 @@ func (r *reference) section(path string, v reflect.Value, readBy string) {
 			continue
 		}
 		fmt.Fprintf(&r.out, "\n### `%s`\n\n%s\n\n", at, r.typeText(typ))
-		r.section(at, value, by)
+		r.section(at, value)
 	}
 }
 
-func (r *reference) table(t reflect.Type, v reflect.Value, readBy string, want func(reflect.StructField) bool) {
-	r.out.WriteString("| key | value | default | meaning | read by |\n|---|---|---|---|---|\n")
+func (r *reference) table(t reflect.Type, v reflect.Value, want func(reflect.StructField) bool) {
+	r.out.WriteString("| key | value | default | meaning |\n|---|---|---|---|\n")
 	var rows func(t reflect.Type, v reflect.Value)
 	rows = func(t reflect.Type, v reflect.Value) {
 		for f := range t.Fields() {
@@ -153,26 +149,26 @@ func (r *reference) table(t reflect.Type, v reflect.Value, readBy string, want f
 				rows(f.Type, value)
 				continue
 			}
-			meaning, by := r.text(f, t)
-			if by == "" {
-				by = readBy
-			}
-			fmt.Fprintf(&r.out, "| `%s` | %s | %s | %s | %s |\n", name, kindOf(f), show(f, value), meaning, by)
+			fmt.Fprintf(&r.out, "| `%s` | %s | %s | %s |\n", name, kindOf(f), show(f, value), r.text(f, t))
 		}
 	}
 	rows(t, v)
 }
 
-// text is a field's comment, and who reads it.
-func (r *reference) text(f reflect.StructField, t reflect.Type) (meaning, readBy string) {
+// text is a field's comment.
+func (r *reference) text(f reflect.StructField, t reflect.Type) string {
 	doc, ok := r.docs[t.Name()+"."+f.Name]
-	if !ok && !f.Anonymous {
-		r.t.Errorf("%s.%s has no comment", t.Name(), f.Name)
+	if !ok {
+		r.t.Fatalf("%s.%s has no comment", t.Name(), f.Name)
 	}
-	doc = strings.Join(strings.Fields(doc), " ")
-	meaning, readBy, _ = strings.Cut(doc, " Read by: ")
-	meaning = strings.Replace(meaning, f.Name, "`"+yamlName(f)+"`", 1)
-	return strings.ReplaceAll(meaning, "|", `\|`), strings.TrimSuffix(readBy, ".")
+	return strings.ReplaceAll(predicate(strings.Join(strings.Fields(doc), " "), f.Name), "|", `\|`)
+}
+
+// predicate is a comment without its beginning, "Name is".
+func predicate(doc, name string) string {
+	doc = strings.TrimPrefix(doc, name+" ")
+	doc = strings.TrimPrefix(strings.TrimPrefix(doc, "is "), "are ")
+	return strings.ToUpper(doc[:1]) + doc[1:]
 }
 
 func (r *reference) typeText(t reflect.Type) string {
@@ -180,12 +176,7 @@ func (r *reference) typeText(t reflect.Type) string {
 	if doc == "" {
 		r.t.Errorf("%s has no comment", t.Name())
 	}
-	_, rest, ok := strings.Cut(doc, t.Name()+" ")
-	if !ok {
-		return doc
-	}
-	rest = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
-	return strings.ToUpper(rest[:1]) + rest[1:]
+	return predicate(doc, t.Name())
 }
 
 // factTable writes the variables of label rules.
@@ -197,9 +188,7 @@ func (r *reference) factTable() string {
 		for f := range t.Fields() {
 			name := f.Tag.Get("json")
 			doc := strings.Join(strings.Fields(r.facts[t.Name()+"."+f.Name]), " ")
-			doc = strings.TrimPrefix(doc, f.Name+" is ")
-			doc = strings.TrimPrefix(doc, f.Name+" are ")
-			fmt.Fprintf(&r.out, "| `%s%s` | %s | %s |\n", prefix, name, celKind(f.Type), strings.ToUpper(doc[:1])+doc[1:])
+			fmt.Fprintf(&r.out, "| `%s%s` | %s | %s |\n", prefix, name, celKind(f.Type), predicate(doc, f.Name))
 			if f.Type.Kind() == reflect.Struct {
 				rows(prefix+name+".", f.Type)
 			}

@@ -13,56 +13,42 @@ import (
 // Topology is how a node finds its place in the fabric, and how places become
 // groups.
 type Topology struct {
-	// Mode is which groups there are: `auto` what the reports show, `leaf`
-	// leaf switches, `dragonfly` leaf groups of `nodeNumber` nodes and more,
-	// `switchbox` the groups that a cluster manager or a file names, `nvlink`
-	// NVLink domains, `custom` those of `levels`. The cluster's section
-	// decides; overrides for nodes are not looked at.
-	//
-	// Read by: heddle-topo-master.
+	// Mode selects the groups: `auto` what the reports show, `leaf` leaf switches, `dragonfly` leaf groups of
+	// `nodeNumber` nodes and more, `switchbox` the groups that a cluster manager or a file names, `nvlink`
+	// NVLink domains, `custom` those of `levels`. Only `cluster-config` sets it.
 	Mode TopologyMode `yaml:"mode" enum:"auto,dragonfly,switchbox,leaf,nvlink,custom"`
-	// NodeNumber is how many nodes a dragonfly has.
-	//
-	// Read by: heddle-topo-master.
+	// NodeNumber is the number of nodes of a dragonfly.
 	NodeNumber int `yaml:"nodeNumber" range:"1-4096"`
-	// Levels lists the levels of mode `custom`, top first: 1 to 8. The other modes
-	// have levels of their own, and levels beside them are an error.
-	//
-	// Read by: heddle-topo-master.
+	// Levels are the levels of mode `custom`, top first: 1 to 8. They are invalid with other modes.
 	Levels []TopologyLevel `yaml:"levels"`
-	// Sources are who is asked: `ib` the switch behind an InfiniBand port,
-	// `lldp` the frames that an Ethernet switch sends, `nvlink` the GPU
-	// driver, `static` the file below, `cluster-manager` the server below.
-	// The last two give nothing until they are configured. Where sources
-	// contradict each other, the first of this order is believed.
+	// Sources are the sources to use: `ib` the switch behind an InfiniBand port, `lldp` the frames of an
+	// Ethernet switch, `nvlink` the GPU driver, `static` the file below, `cluster-manager` the server below.
+	// The last two report nothing until you configure them. If sources contradict each other, the first in this
+	// order wins.
 	Sources []TopologySource `yaml:"sources" enum:"ib,lldp,nvlink,static,cluster-manager" unique:"true"`
-	// StaticFile is a file that names the groups of nodes or the switches of
-	// rails; its form stands in docs/concepts/topology-sources.md. Empty means none.
+	// StaticFile is a file that names the groups of nodes or the switches of rails;
+	// docs/concepts/topology.md describes it.
 	StaticFile AbsolutePath `yaml:"staticFile"`
-	// PathLabels are keys of Node labels, top first. Their values are the
-	// groups of a node: `[topology.kubernetes.io/zone, example.com/rack]`. They
-	// count for nodes without a known switch and without groups from a file or
-	// a server. At most 8.
+	// PathLabels are keys of Node labels with the groups of a node as values, top first:
+	// `[topology.kubernetes.io/zone, example.com/rack]`. They count for nodes without a known switch and
+	// without groups from a file or a server. At most 8.
 	PathLabels []LabelKey `yaml:"pathLabels" unique:"true"`
-	// ClusterManager is the URL of a server that knows the groups of nodes, `https://…`; every node asks it every five
-	// minutes. docs/concepts/topology-sources.md has the question and the answer. User, password and the authority of
-	// its certificate come from a Secret. Empty means none.
+	// ClusterManager is the `https://` URL of a server that knows the groups of nodes; every node asks it every
+	// five minutes. docs/concepts/topology.md describes request and answer. User, password and the
+	// authority of its certificate come from a Secret.
 	ClusterManager HTTPSAddress `yaml:"clusterManager"`
 }
 
 // TopologyLevel is one level of groups, of mode `custom`.
 type TopologyLevel struct {
-	// Kind is the kind of the level's groups, and the first part of their names:
-	// `rack`. It is 1 to 20 lower-case letters and digits, not `node`, and no
-	// other level's.
+	// Kind is the kind of the level's groups and the first part of their names: `rack`. It has 1 to 20
+	// lower-case letters and digits, is unique, and is not `node`.
 	Kind LevelKind `yaml:"kind" required:"true"`
-	// By is the evidence that nodes are in one group: `path` the groups that a file or a
-	// cluster manager names, `spine` spine switches that their leaves share,
-	// `leaf` leaf switches, `nvlink` NVLink domains, `block` blocks of `nodes`
-	// neighbors.
+	// By is the evidence that nodes belong together: `path` the groups that a file or a cluster manager names,
+	// `spine` spine switches that their leaves share, `leaf` leaf switches, `nvlink` NVLink domains, `block`
+	// blocks of `nodes` neighbors.
 	By LevelEvidence `yaml:"by" required:"true" enum:"path,spine,leaf,nvlink,block"`
-	// Nodes is how many nodes a group has. Levels by `block` need it, others
-	// must not have it.
+	// Nodes is the number of nodes of a group, for levels by `block` only.
 	Nodes int `yaml:"nodes" range:"0-4096"`
 }
 

@@ -70,12 +70,25 @@ func (c *NodeConfig) Each() []*NodeConfig {
 }
 
 // Serving returns the machine with the GPUs that are allocated: those of the maker with
-// this domain, or under another name of the one that has most, and of Others.
-// Under a name of one maker a pod never gets another's GPU. It is m itself if there is
-// no other.
+// this domain, or under another name of the one that has most, and of Others, without
+// the excluded ones. Under a name of one maker a pod never gets another's GPU. A GPU that
+// reports no memory has the configured amount. It is m itself if nothing differs.
 func (c *NodeConfig) Serving(m *machine.Machine) *machine.Machine {
-	return with(m, func(g machine.GPU) bool { return c.NotServed(m, &g) == "" })
+	m = with(m, func(g machine.GPU) bool { return c.NotServed(m, &g) == "" })
+	if c.SGPU.MemoryMiB == 0 || !slices.ContainsFunc(m.GPUs, reportsNoMemory) {
+		return m
+	}
+	known := *m
+	known.GPUs = slices.Clone(m.GPUs)
+	for i := range known.GPUs {
+		if reportsNoMemory(known.GPUs[i]) {
+			known.GPUs[i].MemoryMiB = c.SGPU.MemoryMiB
+		}
+	}
+	return &known
 }
+
+func reportsNoMemory(g machine.GPU) bool { return g.MemoryMiB == 0 && g.Health.State != machine.Lost }
 
 // Own is Serving without Others.
 func (c *NodeConfig) Own(m *machine.Machine) *machine.Machine {
@@ -112,7 +125,28 @@ func (c *NodeConfig) NotServed(m *machine.Machine, g *machine.GPU) string {
 	if vendor := served(m, c.Domains.Vendor); vendorOf(g) != vendor && c.of(g) == c {
 		return fmt.Sprintf("it is a GPU of %s, and this node serves those of %s", vendorOf(g), vendor)
 	}
+	for _, e := range c.GPUs.Exclude {
+		if e == ExcludeDisplay && display(m, g) || e.Match(g.UUID) || g.PCI != "" && e.Match(g.PCI) || e.Match(g.Product) {
+			return fmt.Sprintf("gpus.exclude has %s", e)
+		}
+	}
 	return ""
+}
+
+// ExcludeDisplay stands in [GPUs] Exclude for the GPUs that drive a screen.
+const ExcludeDisplay Glob = "display"
+
+// display reports whether a GPU is for a screen. NVIDIA's library passes over the first product too
+// (go-nvlib, pkg/nvlib/device/api.go); workstations have a small GPU with a screen beside those for compute.
+func display(m *machine.Machine, g *machine.GPU) bool {
+	class := func(g *machine.GPU, prefix string) bool {
+		f := m.Function(g.PCI)
+		return f != nil && strings.HasPrefix(f.Class, prefix)
+	}
+	return g.Product == "NVIDIA DGX Display" || class(g, "0x0300") && g.MemoryMiB > 0 &&
+		slices.ContainsFunc(m.GPUs, func(other machine.GPU) bool {
+			return vendorOf(&other) == vendorOf(g) && class(&other, "0x0302") && 4*g.MemoryMiB < other.MemoryMiB
+		})
 }
 
 func vendorOf(g *machine.GPU) string {

@@ -75,6 +75,62 @@ func TestVendor(t *testing.T) {
 
 // TestTwoMakers: with auto each GPU has its maker's name; only those of the maker of
 // most are shared. A name of one's own would mix them.
+func TestExclude(t *testing.T) {
+	m := gpus("", "", "", "amd.com")
+	for i, product := range []string{"NVIDIA A100-SXM4-80GB", "NVIDIA DGX Display", "NVIDIA T400 4GB", "Radeon Pro WX 3200"} {
+		m.GPUs[i].Product, m.GPUs[i].PCI = product, fmt.Sprintf("0000:%d1:00.0", i)
+		class, memory := "0x030000", int64(4096)
+		if i == 0 {
+			class, memory = "0x030200", 81920
+		}
+		m.GPUs[i].MemoryMiB = memory
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: m.GPUs[i].PCI, Class: class})
+	}
+	for _, tt := range []struct {
+		name    string
+		exclude []config.Glob
+		want    string
+	}{
+		{"by default GPUs for a screen", config.Default().GPUs.Exclude, "GPU-0"},
+		{"none", []config.Glob{}, "GPU-0 GPU-1 GPU-2"},
+		{"a UUID", []config.Glob{"GPU-0"}, "GPU-1 GPU-2"},
+		{"PCI addresses", []config.Glob{"0000:[01]1:00.0"}, "GPU-2"},
+		{"products", []config.Glob{"*T400*", "*A100*"}, "GPU-1"},
+	} {
+		c := config.Default()
+		c.GPUs.Exclude = tt.exclude
+		var served []string
+		for _, g := range c.Serving(m).GPUs {
+			served = append(served, g.UUID)
+		}
+		if got := strings.Join(served, " "); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	// Cards of one kind are for compute, also in a workstation.
+	m = gpus("", "")
+	for i := range m.GPUs {
+		m.GPUs[i].PCI, m.GPUs[i].MemoryMiB = fmt.Sprintf("0000:%d1:00.0", i), int64(24<<10>>i)
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: m.GPUs[i].PCI, Class: "0x030000"})
+	}
+	c := config.Default()
+	if got := c.Serving(m); len(got.GPUs) != 2 {
+		t.Errorf("%d GPUs of two", len(got.GPUs))
+	}
+}
+
+func TestMemoryOfAGPUThatReportsNone(t *testing.T) {
+	m, c := gpus("", ""), config.Default()
+	m.GPUs[1].MemoryMiB = 81920
+	if c.SGPU.Slots(&m.GPUs[0]) != 1 || c.SGPU.Slots(&m.GPUs[1]) != 16 {
+		t.Error("a GPU without a known memory takes one container")
+	}
+	c.SGPU.MemoryMiB = 122880
+	if got := c.Serving(m).GPUs; got[0].MemoryMiB != 122880 || got[1].MemoryMiB != 81920 || m.GPUs[0].MemoryMiB != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestTwoMakers(t *testing.T) {
 	m := gpus("", "amd.com", "")
 	c := config.Default()

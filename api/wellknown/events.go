@@ -3,7 +3,7 @@ package wellknown
 // Conditions of a Node.
 const (
 	// ConditionDevices of heddle-device-plugin: True while every device of every resource
-	// is healthy; False while a device, or a resource, is in no pod's reach.
+	// is healthy; False while pods cannot get a device or a resource.
 	ConditionDevices = "HeddleReady"
 	// ConditionModes of heddle-device-plugin: True while a GPU is allocated in another
 	// mode than the configuration wants; what it waits for.
@@ -12,8 +12,8 @@ const (
 	// by `health.remediation`, because a GPU stays unhealthy; the GPUs and the pods that
 	// still have them.
 	ConditionRemediation = "HeddleRemediation"
-	// ConditionFabric of heddle-topo-master: True while every known cable ends where it is
-	// expected; Unknown while no switch behind the node's ports is known.
+	// ConditionFabric of heddle-topo-master: True while every known cable is where it
+	// belongs; Unknown while no switch behind the node's ports is known.
 	ConditionFabric = "HeddleFabric"
 )
 
@@ -22,7 +22,7 @@ const (
 
 // Warnings of heddle-feature-discovery about the Node.
 const (
-	// EventInvalidConfiguration: a new configuration is wrong and the last good one stays;
+	// EventInvalidConfiguration: a new configuration is invalid and the last good one stays;
 	// the key and the line.
 	EventInvalidConfiguration = "InvalidConfiguration"
 	// EventLabelConflict: another writer holds a label or a taint with another value; its
@@ -35,16 +35,18 @@ const (
 
 // Warnings of heddle-device-plugin about the Node.
 const (
+	// EventKubeletAbsent: the kubelet's socket for device plugins has been absent for a minute, so that the
+	// node offers no devices; its path.
+	EventKubeletAbsent = "KubeletSocketAbsent"
 	// EventDeviceUnhealthy: a GPU, or an HCA of a resource, becomes unhealthy; the reason.
 	EventDeviceUnhealthy = "DeviceUnhealthy"
-	// EventRemediationStarted: the Node is cordoned, since a GPU stays unhealthy; which.
+	// EventRemediationStarted: the Node is cordoned because a GPU stays unhealthy; which.
 	EventRemediationStarted = "GPURemediationStarted"
-	// EventNothingToOffer: a resource has no device any more.
+	// EventNothingToOffer: a resource has lost its last device, or no kubelet takes it.
 	EventNothingToOffer = "NothingToOffer"
 	// EventGPUReleaseInvalid: the annotation of a release does not parse.
 	EventGPUReleaseInvalid = "GPUReleaseInvalid"
-	// EventSGPUDrift: what a container has differs from the checkpoint, or an annotation
-	// from what it has.
+	// EventSGPUDrift: what a container has differs from the checkpoint.
 	EventSGPUDrift = "SGPUDrift"
 )
 
@@ -52,14 +54,12 @@ const (
 const (
 	// EventDeviceRecovered: the device is healthy again.
 	EventDeviceRecovered = "DeviceRecovered"
-	// EventRemediationEnded: all GPUs are healthy again, and the Node is not cordoned any more.
+	// EventRemediationEnded: all GPUs are healthy again, and the Node is no longer cordoned.
 	EventRemediationEnded = "GPURemediationEnded"
 	// EventGPUsReleased: an operator released the driver; until when.
 	EventGPUsReleased = "GPUsReleased"
-	// EventGPUReleaseEnded: the release was taken back, or its time is over.
+	// EventGPUReleaseEnded: the release was canceled or has expired.
 	EventGPUReleaseEnded = "GPUReleaseEnded"
-	// EventMPSRecovered: the MPS daemon of a GPU has run for a minute again.
-	EventMPSRecovered = "MPSRecovered"
 )
 
 // Warnings of heddle-device-plugin about the Node and its pods.
@@ -92,21 +92,20 @@ const (
 	EventHCANotLocal = "HCANotLocal"
 	// EventHCANotInPodNetwork: the pod's network namespace lacks an HCA of its container.
 	EventHCANotInPodNetwork = "HCANotInPodNetwork"
-	// EventSharesOnOtherNUMANode: a share is of another NUMA node than the processors that
-	// the container has alone.
+	// EventSharesOnOtherNUMANode: a share is on another NUMA node than the container's exclusive CPUs.
 	EventSharesOnOtherNUMANode = "SharesOnOtherNUMANode"
 	// EventSharesNotEnforced: nothing limits the pod's shares.
 	EventSharesNotEnforced = "SharesNotEnforced"
-	// EventShareExceeded: a container has more memory than its share, or uses more compute
-	// than it, or stands in the way of a higher priority on a full GPU; enforcer `evict`.
+	// EventShareExceeded: a container exceeds its share of memory or compute, or blocks a higher
+	// priority on a full GPU; enforcer `evict`.
 	EventShareExceeded = "ShareExceeded"
-	// EventShareEvicted: enforcer `evict` ended the pod; the reason.
+	// EventShareEvicted: enforcer `evict` evicted the pod; the reason.
 	EventShareEvicted = "ShareEvicted"
-	// EventSelectorNotHonored: the pod has GPUs that its annotations do not accept, or asks
-	// for one that the node has not.
+	// EventSelectorNotHonored: the pod has GPUs that its annotations refuse, or requests one that
+	// the node lacks.
 	EventSelectorNotHonored = "SelectorNotHonored"
 	// EventDevicesLost: the kubelet's checkpoint has lost the devices of a container, which
-	// runs on and cannot start again.
+	// continues to run and cannot start again.
 	EventDevicesLost = "DevicesLost"
 )
 
@@ -114,7 +113,7 @@ const (
 const (
 	// EventCableMisplaced: a port is on another switch than its group's for that rail.
 	EventCableMisplaced = "CableMisplaced"
-	// EventLinkDown: a port has a link that is not active.
+	// EventLinkDown: the link of a port is not active.
 	EventLinkDown = "LinkDown"
 	// EventPortMissing: the node lacks a rail that others of its group have.
 	EventPortMissing = "PortMissing"
@@ -128,7 +127,7 @@ const (
 
 // Notices of heddle-topo-master about the Node.
 const (
-	// EventCableRecovered: a port is as expected again.
+	// EventCableRecovered: a finding has ended.
 	EventCableRecovered = "CableRecovered"
 )
 
@@ -142,6 +141,6 @@ const (
 
 // Notices of heddle-scheduler about pods.
 const (
-	// EventPreempted: a pod was evicted for a gang or a pod of a higher priority, with its whole gang.
+	// EventPreempted: heddle-scheduler evicted a pod with its whole gang for a higher priority.
 	EventPreempted = "Preempted"
 )

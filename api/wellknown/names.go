@@ -6,13 +6,12 @@ package wellknown
 // Domains are the prefixes of configurable names.
 type Domains struct {
 	// Vendor is the DNS domain of names that describe the hardware: the part before the slash in
-	// nvidia.com/gpu.product. Default nvidia.com. `auto` is the domain of the vendor of each node's
-	// GPUs: nvidia.com, amd.com or metax-tech.com.
+	// nvidia.com/gpu.product. `auto` is the domain of the vendor of each node's GPUs: nvidia.com, amd.com or
+	// metax-tech.com.
 	Vendor string `yaml:"vendor" json:"vendor"`
-	// GPU is the word for the accelerator in those names. Default gpu.
+	// GPU is the word for the accelerator in those names.
 	GPU string `yaml:"card" json:"card"`
 	// Company is the DNS domain of names that the operator chooses, such as heddle.dev/node.usage.
-	// Default heddle.dev.
 	Company string `yaml:"company" json:"company"`
 }
 

@@ -53,6 +53,15 @@ func TestValue(t *testing.T) {
 	if len(got) > wellknown.MaxLabel || got == wellknown.Value(long+"c") || got != wellknown.Value(long) {
 		t.Errorf("shortened to %q", got)
 	}
+	for in, want := range map[string]string{
+		"NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-MIG-1g.24gb.gfx":    "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Wo-b538bae2-MIG-1g.24gb.gfx",
+		"NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-MIG-1g.24gb.me.all": "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-9fc1927c-MIG-1g.24gb.me.all",
+		strings.Repeat("x", 80): strings.Repeat("x", 33) + "-d929cdee-" + strings.Repeat("x", 20),
+	} {
+		if got := wellknown.Value(in); got != want || len(got) > wellknown.MaxLabel {
+			t.Errorf("%s is shortened to %s, want %s", in, got, want)
+		}
+	}
 	if wellknown.Shorten("short", 10) != "short" {
 		t.Error("what fits was shortened")
 	}

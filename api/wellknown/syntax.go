@@ -92,13 +92,19 @@ func Moment(t time.Time) time.Time {
 	return t
 }
 
-// Shorten cuts s to at most n bytes; the last nine are then a '-' and
-// a hash of the whole, so that equal texts stay equal and others apart. n is 10
-// or more.
+// Shorten cuts s to at most n bytes: in place of a part before its end stands a hash of the whole, so that equal
+// texts stay equal and others apart. The end distinguishes most names: a MIG profile, a number. n is 10 or more.
 func Shorten(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
+	const separators = "-_."
 	sum := sha256.Sum256([]byte(s))
-	return strings.TrimRight(s[:n-9], "-_.") + "-" + hex.EncodeToString(sum[:4])
+	room := n - len("-12345678")
+	end := s[len(s)-room*2/5:]
+	end = strings.TrimRight(end[max(strings.IndexAny(end, separators), 0):], separators)
+	if end != "" && !strings.ContainsAny(end[:1], separators) {
+		end = "-" + end[1:]
+	}
+	return strings.TrimRight(s[:room-len(end)], separators) + "-" + hex.EncodeToString(sum[:4]) + end
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -123,5 +124,61 @@ func TestWholeNodesStayWhole(t *testing.T) {
 	}
 	if len(on) != 2 {
 		t.Errorf("with 4 pods without GPUs: %v", on)
+	}
+}
+
+// TestAPodPreemptsShares: as many pods of a lower priority go as must, on whatever GPU they are, also if the node's
+// annotation counts them.
+func TestAPodPreemptsShares(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		gpus           int
+		low            []int // the GPU of each pod with a low priority
+		vcore, vmemory int64 // of these
+		want, memory   int64
+		victims        int
+	}{
+		{"a whole GPU", 1, []int{0}, 100, 16, 100, 16, 1},
+		{"one of two halves", 1, []int{0, 0}, 50, 8, 50, 8, 1},
+		{"the sum has room, no GPU has", 2, []int{0, 1}, 60, 4, 60, 4, 1},
+		{"memory of two pods", 2, []int{0, 0, 1, 1}, 10, 7, 10, 12, 2},
+	} {
+		for _, counted := range []bool{false, true} {
+			t.Run(fmt.Sprint(tt.name, ", counted ", counted), func(t *testing.T) {
+				n := sharedNode("a", tt.gpus)
+				all, err := allocation.ParseNodeGPUs(n.Annotations[wellknown.SharedGPUs])
+				if err != nil {
+					t.Fatal(err)
+				}
+				var low []*corev1.Pod
+				for i, at := range tt.low {
+					p, g := share(fmt.Sprint("low-", i), 1, tt.vcore, tt.vmemory), &all.GPUs[at]
+					p.Spec.NodeName, p.Status.Phase, p.UID = "a", corev1.PodRunning, types.UID(p.Name)
+					bound := allocation.Bound{Version: allocation.Version, Node: "a", Containers: map[string]allocation.Sharing{"c": {
+						Shares: []allocation.Share{{UUID: g.UUID, VCore: int(tt.vcore), MemoryMiB: tt.vmemory << 10}},
+						Policy: "fixed-share", By: allocation.ByScheduler,
+					}}}
+					p.Annotations = map[string]string{wellknown.SGPUBound: bound.String()}
+					g.Policy, g.Taken.VCore, g.Taken.Slots = "fixed-share", g.Taken.VCore+int(tt.vcore), g.Taken.Slots+1
+					g.Taken.MemoryMiB += tt.vmemory << 10
+					low = append(low, p)
+				}
+				if counted {
+					n.Annotations[wellknown.SharedGPUs] = all.String()
+				}
+				w := unscheduled(t, n)
+				for _, p := range low {
+					w.add(p)
+				}
+				w.schedule(withArgs(loaded(t, documented), args("")))
+				p := share("high", 1, tt.want, tt.memory)
+				p.Spec.Priority = new(int32(1000))
+				w.add(p)
+				pods := w.until("bound", func(pods map[string]*corev1.Pod) bool { return pods["high"].Spec.NodeName != "" })
+				if left := bound(pods, "low"); left != len(low)-tt.victims {
+					t.Errorf("%d of %d are left, want %d to go", left, len(low), tt.victims)
+				}
+			})
+		}
 	}
 }

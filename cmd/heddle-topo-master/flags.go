@@ -18,13 +18,13 @@ import (
 
 type options struct {
 	program.Flags
-	listen, probeListen     string
-	countPods, authenticate bool
-	exports                 publish.Exports
-	exportText              string
-	lease                   publish.Lease
-	tlsDir                  string
-	qps, burst              int
+	listen, probeListen string
+	authenticate        bool
+	exports             publish.Exports
+	exportText          string
+	lease               publish.Lease
+	tlsDir              string
+	qps, burst          int
 }
 
 // Register implements [program.Daemon].
@@ -32,7 +32,6 @@ func (o *options) Register(fs *flag.FlagSet) {
 	fs.StringVar(&o.listen, "listen", ":9001", "address of the API and the page")
 	fs.StringVar(&o.probeListen, "probe-listen", "",
 		"address of /healthz and /readyz alone, in plain HTTP; empty: they are on --listen only")
-	fs.BoolVar(&o.countPods, "count-pods", true, "watch pods, to know how many GPUs are free and what gangs there are")
 	fs.StringVar(&o.exportText, "exports", "labels,conditions",
 		"what the leader writes: labels, topograph (labels with NVIDIA topograph's keys), conditions (HeddleFabric of "+
 			"Nodes, and Events), hypernode (Volcano), kueue, kai, with commas between, or none; what is not named is removed")

@@ -97,17 +97,17 @@ func gpus(cluster *config.NodeConfig) (names []corev1.ResourceName) {
 
 // build makes the informers and the builder.
 func (d *daemon) build() error {
-	o, cluster := d.options, &d.configs.Current().Cluster
+	cluster := &d.configs.Current().Cluster
 	topology, err := informers.TopologyClient(d.client)
 	if err != nil {
 		return err
 	}
 	d.source = informers.New(informers.Options{
-		Core: d.core, Topology: topology, GPUs: gpus(cluster), Pods: o.countPods,
+		Core: d.core, Topology: topology, GPUs: gpus(cluster),
 		Manager: publish.FieldManager,
 	})
 	d.builder = master.New(master.Options{
-		Source: d.source, CountsPods: o.countPods, Levels: levelsOf(&cluster.Topology), NewLevels: d.levels,
+		Source: d.source, Levels: levelsOf(&cluster.Topology), NewLevels: d.levels,
 		Pause: time.Second, Log: d.log,
 	})
 	d.builder.Register(d.registry)
@@ -121,11 +121,9 @@ func (d *daemon) serve() error {
 	options := httpapi.Options{
 		Latest: d.builder.Latest(), Registry: d.registry, Contact: d.source.Contact, Alive: d.builder.Alive, Log: d.log,
 	}
-	if o.countPods {
-		options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
-	}
+	options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
 	if o.authenticate {
-		auth, err := httpserve.NewAuth(d.client, httpserve.AuthOptions{Audience: httpapi.Audience, Log: d.log})
+		auth, err := httpserve.NewAuth(d.client, httpapi.Audience, d.log)
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,17 +10,6 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/test/clitest"
 )
-
-func directory(t *testing.T, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
 
 func TestEveryFaultIsPrintedWithItsPlace(t *testing.T) {
 	for _, tt := range []struct {
@@ -38,7 +26,12 @@ func TestEveryFaultIsPrintedWithItsPlace(t *testing.T) {
 		{"no YAML", map[string]string{"version": "v1", "cluster-config": "mode: [native\n"}, []string{"cluster-config:"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := directory(t, tt.files)
+			dir := t.TempDir()
+			for name, text := range tt.files {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
 			out, _, err := clitest.Run(t, configCommand(), "validate", dir)
 			if !errors.Is(err, cli.ErrFindings) {
 				t.Fatalf("error %v, want findings", err)
@@ -70,13 +63,5 @@ func TestMissingDirectoryIsNoFinding(t *testing.T) {
 	_, _, err := clitest.Run(t, configCommand(), "validate", filepath.Join(t.TempDir(), "none"))
 	if err == nil || errors.Is(err, cli.ErrFindings) {
 		t.Errorf("error %v, want that of reading", err)
-	}
-}
-
-func TestMistakesOnTheCommandLine(t *testing.T) {
-	for _, args := range [][]string{nil, {"validate"}, {"check", "x"}, {"validate", "x", "y"}} {
-		if _, _, err := clitest.Run(t, configCommand(), args...); cli.Exit(err, io.Discard) != cli.ExitFailed {
-			t.Errorf("%v: error %v, want one", args, err)
-		}
 	}
 }

@@ -3,18 +3,23 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	apiversion "k8s.io/apimachinery/pkg/version"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/drain"
@@ -47,39 +52,94 @@ func main() {
 // newCommand returns the program under the name that it was called by.
 func newCommand(program string) *cobra.Command {
 	root := &cobra.Command{
-		Use: "heddle", Short: "Show and explain what GPU nodes have", Long: long,
+		Use: "heddle COMMAND", DisableFlagsInUseLine: true, Short: "Show and explain what GPU nodes have", Long: long,
 		SilenceErrors: true, SilenceUsage: true, DisableAutoGenTag: true,
 		Args: cobra.NoArgs,
 	}
 	if strings.HasPrefix(filepath.Base(program), "kubectl-heddle") {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl heddle"}
 	}
-	printVersion := func(c *cobra.Command, _ []string) error { return cli.Write(c, "heddle "+version+"\n") }
-	// cobra's own flag would need a template, and text/template makes the linker
-	// keep every exported method: 7 MB more.
-	asked := root.Flags().Bool("version", false, "print the version")
-	root.RunE = func(c *cobra.Command, args []string) error {
-		if *asked {
-			return printVersion(c, args)
-		}
-		return cli.NeedCommand(c, args)
-	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageErrorf(c, "%w", err) })
+	root.RunE = cli.NeedCommand
 	root.AddCommand(
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(),
 		topo.NewCommand(), topo.NewWhyCommand(),
 		configCommand(),
 		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
-		&cobra.Command{Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs, RunE: printVersion},
+		versionCommand(), optionsCommand(),
 	)
+	cli.SetUsage(root)
 	return root
+}
+
+// optionsCommand is `heddle options`, as kubectl has it.
+func optionsCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "options", Short: "List the options that choose the API server and topo-master", Args: cobra.NoArgs,
+		Long: "These options choose the API server, as for kubectl, and topo-master.",
+	}
+	new(cluster.Flags).RegisterVisible(c.Flags())
+	topo.RegisterVisible(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		return cli.Write(c, c.LocalFlags().FlagUsagesWrapped(cli.Width))
+	}
+	return c
+}
+
+// versionCommand is `heddle version`: of this program and, if a kubeconfig names a server, of the daemons there.
+func versionCommand() *cobra.Command {
+	var at cluster.Flags
+	c := &cobra.Command{
+		Use: "version", Short: "Print the versions of this program and of the daemons", Args: cobra.NoArgs,
+	}
+	at.Register(c)
+	output := cli.AddOutput(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		v := versions{Client: version}
+		var err error
+		if client, unset := at.Client(); unset == nil {
+			err = v.ask(c.Context(), client, at.Given(cluster.System))
+		}
+		return errors.Join(output.Print(c, v, v.text()), err)
+	}
+	return c
+}
+
+// versions is the output of `heddle version`.
+type versions struct {
+	Client string `json:"client"`
+	// Daemons are the versions of heddle in the cluster, usually one.
+	Daemons    []string `json:"daemons,omitempty"`
+	Kubernetes string   `json:"kubernetes,omitempty"`
+}
+
+func (v *versions) ask(ctx context.Context, client *cluster.Client, namespace string) error {
+	var info apiversion.Info
+	if _, err := cluster.ReadPath(ctx, client, "/version", "", &info); err != nil {
+		return err
+	}
+	v.Kubernetes = info.GitVersion
+	daemons, err := status.Read(ctx, client, namespace, "")
+	for i := range daemons {
+		v.Daemons = append(v.Daemons, daemons[i].Version)
+	}
+	slices.Sort(v.Daemons)
+	v.Daemons = slices.Compact(v.Daemons)
+	return err
+}
+
+func (v *versions) text() string {
+	text := "heddle " + v.Client + "\n"
+	if v.Kubernetes != "" {
+		text += "Daemons: " + cmp.Or(strings.Join(v.Daemons, ", "), "none") + "\nKubernetes: " + v.Kubernetes + "\n"
+	}
+	return text
 }
 
 // configCommand is `heddle config`. Its `validate` checks a directory with the
 // ConfigMap's keys as files, and prints every fault with its place.
 func configCommand() *cobra.Command {
 	parent := &cobra.Command{
-		Use: "config", Short: "Check a configuration, or make one of another plugin's",
+		Use: "config COMMAND", DisableFlagsInUseLine: true, Short: "Check a configuration, or make one of another plugin's",
 		Args: cobra.NoArgs, RunE: cli.NeedCommand,
 	}
 	parent.AddCommand(convert.NewCommand(), &cobra.Command{

@@ -9,6 +9,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync/atomic"
@@ -81,8 +82,10 @@ type Options struct {
 	Registerer, PodRegisterer prometheus.Registerer
 	Log                       *slog.Logger
 
-	// now is the device state's clock; nil is the real one.
-	now func() time.Time
+	// now is the device state's clock; nil is the real one. patience is how long kubelet.sock may be
+	// absent; 0 is [kubeletPatience].
+	now      func() time.Time
+	patience time.Duration
 }
 
 // Agent is the device plugin of one node.
@@ -118,6 +121,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	if o.now == nil {
 		o.now = time.Now
 	}
+	o.patience = cmp.Or(o.patience, kubeletPatience)
 	a := &Agent{
 		Options: o, descs: nodeMetrics(), pods: podresources.NewPodResourcesListerClient(conn),
 		found: notify.New(), kubeletStarted: notify.New(),

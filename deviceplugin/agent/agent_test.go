@@ -6,6 +6,7 @@ import (
 	"flag"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -280,4 +281,17 @@ func TestMetricsWithoutPods(t *testing.T) {
 			t.Errorf("%d of %d metrics of %s name the pod", named, len(families), tt.of)
 		}
 	}
+}
+
+// A kubelet whose socket is absent for longer than a restart takes is reported, as with a directory
+// that no kubelet serves.
+func TestKubeletSocketAbsent(t *testing.T) {
+	r := newRig(t, "dgx-h100", func(o *Options) { o.patience = time.Millisecond })
+	r.run()
+	r.list(gpus, 8, 0)
+	r.kubelet.Stop()
+	if err := os.Remove(r.kubelet.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitNotice(wellknown.EventKubeletAbsent + " no kubelet listens on " + r.kubelet.Socket())
 }

@@ -44,13 +44,6 @@ func usedBy(used map[consumer]consumed, b *report.Binding, gpu string) consumed 
 	return consumed{unknown, unknown}
 }
 
-func plus(a, b int64) int64 {
-	if a == unknown || b == unknown {
-		return unknown
-	}
-	return a + b
-}
-
 // containerNames returns the names of the containers that run, by cgroup.
 func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 	named := make(map[cgroup.Container]string)
@@ -154,11 +147,13 @@ func (t *tally) add(in cgroup.Container, name string, err error, amount int64) {
 	t.lost = t.lost || err != nil
 	holders := t.pods[in.PodUID]
 	for _, c := range holders {
+		its := c.container == name || name == "" && len(holders) == 1
 		switch {
-		case c.container == name, name == "" && len(holders) == 1:
-			t.sums[c] = plus(t.sums[c], amount)
-		case name == "":
+		case !its && name != "": // It is of another container.
+		case !its, amount == unknown, t.sums[c] == unknown:
 			t.sums[c] = unknown
+		default:
+			t.sums[c] += amount
 		}
 	}
 }

@@ -82,6 +82,9 @@ func (a *Agent) Report() report.Report {
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		r.GPUIndices[g.UUID] = g.Index
+		if at := slices.IndexFunc(r.GPUs, func(known report.GPU) bool { return known.UUID == g.UUID }); at >= 0 {
+			r.GPUs[at].PCI = g.PCI
+		}
 		for j := range g.MIG.Devices {
 			r.GPUIndices[g.MIG.Devices[j].UUID] = g.Index
 		}

@@ -122,15 +122,8 @@ func (m *meter) allocations() []report.Binding {
 	return slices.DeleteFunc(m.state.View().Allocations(), func(b report.Binding) bool { return len(b.Shares) == 0 })
 }
 
-// part is a container's part of a GPU in the metrics.
-type part struct {
-	vcore, memory float64
-	consumed
-}
-
-// Collect implements [prometheus.Collector]. Pods of one name follow one another, and
-// while the first still has its GPUs the two are one to these labels: what they have is
-// added up, and what they use is known if both are.
+// Collect implements [prometheus.Collector]. Pods of one name follow one another: while two have a GPU, the
+// metrics have one of them.
 func (m *meter) Collect(metrics chan<- prometheus.Metric) {
 	m.mu.Lock()
 	used := m.used
@@ -138,33 +131,25 @@ func (m *meter) Collect(metrics chan<- prometheus.Metric) {
 		used = nil
 	}
 	m.mu.Unlock()
-	parts := make(map[[4]string]part)
-	infos := make(map[[8]string]bool)
+	seen := map[[4]string]bool{}
 	for _, b := range m.allocations() {
 		for _, s := range b.Shares {
 			labels := [4]string{b.Namespace, b.Pod, b.Container, s.UUID}
-			p := parts[labels]
-			p.vcore += float64(s.VCore)
-			p.memory += float64(s.MemoryMiB << 20)
+			if seen[labels] {
+				continue
+			}
+			seen[labels] = true
+			m.add(metrics, shareVCore, float64(s.VCore), labels[:]...)
+			m.add(metrics, shareMemory, float64(s.MemoryMiB<<20), labels[:]...)
+			m.add(metrics, shareInfo, 1, b.Namespace, b.Pod, b.Container, s.UUID,
+				b.Policy, b.By, string(b.Enforced.Memory), string(b.Enforced.Compute))
 			now := usedBy(used, &b, s.UUID)
-			p.consumed = consumed{plus(p.bytes, now.bytes), plus(p.sm, now.sm)}
-			parts[labels] = p
-			infos[[8]string{
-				b.Namespace, b.Pod, b.Container, s.UUID, b.Policy, b.By, string(b.Enforced.Memory), string(b.Enforced.Compute),
-			}] = true
+			if now.bytes != unknown {
+				m.add(metrics, shareMemoryUsed, float64(now.bytes), labels[:]...)
+			}
+			if now.sm != unknown {
+				m.add(metrics, shareSMUsed, float64(now.sm), labels[:]...)
+			}
 		}
-	}
-	for values, p := range parts {
-		m.add(metrics, shareVCore, p.vcore, values[:]...)
-		m.add(metrics, shareMemory, p.memory, values[:]...)
-		if p.bytes != unknown {
-			m.add(metrics, shareMemoryUsed, float64(p.bytes), values[:]...)
-		}
-		if p.sm != unknown {
-			m.add(metrics, shareSMUsed, float64(p.sm), values[:]...)
-		}
-	}
-	for values := range infos {
-		m.add(metrics, shareInfo, 1, values[:]...)
 	}
 }

@@ -36,11 +36,11 @@ func TestMPSWatch(t *testing.T) {
 		want []string
 	}
 	failed := func(uuid, why string) string {
-		return "failed: the MPS daemon of GPU 0 (" + uuid + ") failed and is started again; " +
+		return "the MPS daemon of GPU 0 (" + uuid + ") failed and is started again; " +
 			"CUDA programs that used it must be started again too: " + why
 	}
 	startless := func(uuid, why string) string {
-		return "failed: the MPS daemon of GPU 0 (" + uuid + ") does not start, and containers that need it wait: " + why
+		return "the MPS daemon of GPU 0 (" + uuid + ") does not start, and containers that need it wait: " + why
 	}
 	for _, tt := range []struct {
 		name  string
@@ -58,7 +58,7 @@ func TestMPSWatch(t *testing.T) {
 			{3, []enforce.Daemon{died(a, 1, "killed")}, nil},
 			{5, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
 			{63, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
-			{64, []enforce.Daemon{runs(a, 4, 1, "killed")}, []string{"well: the MPS daemon of GPU 0 (" + a + ") runs again"}},
+			{64, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
 			{65, []enforce.Daemon{runs(a, 4, 1, "killed")}, nil},
 			{70, []enforce.Daemon{died(a, 2, "killed")}, []string{failed(a, "killed")}},
 		}},
@@ -75,7 +75,7 @@ func TestMPSWatch(t *testing.T) {
 		}},
 		{"it does not take limits", []look{
 			{0, []enforce.Daemon{stubborn}, []string{
-				"failed: the MPS daemon of GPU 0 (" + a + ") does not take the limits of its containers, and those that need them wait: " +
+				"the MPS daemon of GPU 0 (" + a + ") does not take the limits of its containers, and those that need them wait: " +
 					"set_default_device_pinned_mem_limit: not supported",
 			}},
 			{10, []enforce.Daemon{stubborn}, nil},
@@ -90,8 +90,8 @@ func TestMPSWatch(t *testing.T) {
 			w := mpsWatch{}
 			for _, l := range tt.looks {
 				var got []string
-				for _, c := range w.changes(at(l.at), l.all) {
-					got = append(got, map[bool]string{true: "failed: ", false: "well: "}[c.Warning]+c.Message)
+				for _, d := range w.failures(at(l.at), l.all) {
+					got = append(got, mpsFailure(d))
 				}
 				if diff := cmp.Diff(l.want, got); diff != "" {
 					t.Errorf("after %d s (-want +got):\n%s", l.at, diff)

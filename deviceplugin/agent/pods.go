@@ -173,12 +173,11 @@ func (r *requests) check(name string, ids []string) {
 	}
 }
 
-// annotatePods writes [wellknown.SGPUBound] where it differs from what the containers have,
-// and returns what another client had changed. Many pods may start at once: again reports
-// that something was not written, for an error or for lack of time.
+// annotatePods writes [wellknown.SGPUBound] where it differs from what the containers have. Many pods may start at
+// once: again reports that something was not written, for an error or for lack of time.
 func annotatePods(
 	ctx context.Context, o *Options, bound map[types.NamespacedName]*boundPod, pods []*corev1.Pod, incomplete bool,
-) (drifts []devicestate.Drift, again bool) {
+) (again bool) {
 	for _, p := range pods {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 		b := bound[key]
@@ -202,12 +201,8 @@ func annotatePods(
 		if warning != "" {
 			o.API.WarnPod(apiserver.Ref(p), wellknown.EventSharesNotEnforced, warning)
 		}
-		if now != "" && b.contradicts(p, now) {
-			drifts = append(drifts, devicestate.Drift{Kind: devicestate.DriftAnnotation, Message: fmt.Sprintf(
-				"annotation %s of pod %s was not what its containers have, and is corrected", wellknown.SGPUBound, key)})
-		}
 	}
-	return drifts, again
+	return again
 }
 
 // shown returns the annotation of a pod, and the warning that goes with it: shares are not enforced, which no
@@ -235,21 +230,6 @@ func orNil(text string) *string {
 		return nil
 	}
 	return &text
-}
-
-// contradicts reports that an annotation gives a container that has started other GPUs than it has. One that has
-// not started may have been given others by an agent that ended before its files were written.
-func (b *boundPod) contradicts(p *corev1.Pod, text string) bool {
-	stated, err := allocation.ParseBound(text)
-	if err != nil || b == nil {
-		return err != nil
-	}
-	statuses := slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses)
-	return stated.Node != b.Node || slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
-		c, known := stated.Containers[s.Name]
-		has, shares := b.Containers[s.Name]
-		return (s.State.Running != nil || s.RestartCount > 0) && known && shares && !slices.Equal(c.Shares, has.Shares)
-	})
 }
 
 // boundPod is the annotation of a pod, and its UID as the kubelet knows it. unrecorded: a

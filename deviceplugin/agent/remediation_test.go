@@ -87,7 +87,7 @@ func TestRemediation(t *testing.T) {
 	r.kubelet.Delete("default", "deployed")
 	r.kubelet.Delete("default", "bare")
 	r.api.RemovePods()
-	r.awaitRemedy(t, true, "Drained", "heddle gpu release --node gpu-1 --gpu "+slices.Sorted(slices.Values(lost))[0])
+	r.awaitRemedy(t, true, "Drained", "heddle gpu release gpu-1 "+slices.Sorted(slices.Values(lost))[0])
 
 	// A restart knows health since then only, and keeps what was done.
 	r.again(t)

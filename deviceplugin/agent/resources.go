@@ -12,9 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
+	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
@@ -283,22 +285,14 @@ func (a *resources) noteRegistrations() {
 	a.registrations = now
 }
 
-// resend makes the kubelet write its checkpoint: a list of any resource will do.
-func (a *resources) resend() {
-	for _, s := range a.all() {
-		if s.plugin.Status().Registered {
-			s.plugin.Resend()
-			return
-		}
-	}
-}
-
 const (
 	// observeTimeout bounds one observation of the kubelet.
 	observeTimeout = 2 * time.Second
 	// holdersEvery is the interval between checks of the holders of devices while some wait for
 	// theirs.
 	holdersEvery = 5 * time.Second
+	// kubeletPatience is longer than a kubelet takes to start again.
+	kubeletPatience = time.Minute
 )
 
 // watchKubelet has every resource look for a kubelet, and PodResources looked at again,
@@ -310,11 +304,20 @@ func (a *Agent) watchKubelet(ctx context.Context) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { server.WatchDir(ctx, a.KubeletDir, seen, a.Log) })
 	defer watching.Wait()
+	absent := time.NewTimer(a.patience)
+	defer absent.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-absent.C:
+			if socket := server.KubeletSocket(a.KubeletDir); !server.IsSocket(socket) {
+				message := "no kubelet listens on " + socket + ": the node offers no devices"
+				a.Log.Warn("kubelet.sock is absent", "socket", socket, "for", a.patience)
+				a.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventKubeletAbsent, Message: message})
+			}
 		case <-seen:
+			absent.Reset(a.patience)
 			for _, s := range a.resources.all() {
 				s.plugin.Retry()
 			}
@@ -347,12 +350,8 @@ func (a *Agent) watchHeld(ctx context.Context) error {
 			}
 		case <-next:
 		}
-		again, renew := a.modes.Observe(a.observe(ctx))
-		if renew {
-			a.resources.resend()
-		}
 		next = nil
-		if again > 0 {
+		if again := a.modes.Observe(a.observe(ctx)); again > 0 {
 			next = time.After(again)
 		}
 	}
@@ -383,9 +382,7 @@ func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
 	held, err := a.state.Held(ctx)
 	o.Err = err
 	for _, h := range held {
-		o.Held = append(o.Held, gpumode.Held{
-			Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod, Unverified: h.Unlisted,
-		})
+		o.Held = append(o.Held, gpumode.Held{Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod})
 	}
 	return o
 }

@@ -192,7 +192,7 @@ type SavedRelease struct {
 // it; nil if none lasted.
 func LoadRelease(stateDir string) (*SavedRelease, *machine.Machine, error) {
 	path := filepath.Join(stateDir, releaseFile)
-	text, err := os.ReadFile(path)
+	text, err := hostfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	}

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -88,32 +87,5 @@ func TestExpected(t *testing.T) {
 				t.Errorf("got %v, %v; want %v, %v", got, ok, tt.want, tt.ok)
 			}
 		})
-	}
-}
-
-// TestContradicts: an annotation with another GPU counts as drift only once its container has started: an agent
-// that ended before its files were written may have written it.
-func TestContradicts(t *testing.T) {
-	bound := func(gpu string) *boundPod {
-		return &boundPod{Bound: allocation.Bound{Version: 1, Node: node, Containers: map[string]allocation.Sharing{
-			"main": {Shares: []allocation.Share{{UUID: gpu, VCore: 60, MemoryMiB: 4096}}, Policy: "fixed-share", By: allocation.ByNode},
-		}}}
-	}
-	waits, runs := wish("a", nil, nil), wish("a", nil, nil)
-	runs.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", RestartCount: 1}}
-	for _, tt := range []struct {
-		name string
-		pod  *corev1.Pod
-		text string
-		want bool
-	}{
-		{"the same", runs, bound("GPU-a").String(), false},
-		{"another GPU, before it starts", waits, bound("GPU-b").String(), false},
-		{"another GPU", runs, bound("GPU-b").String(), true},
-		{"no annotation of ours", waits, "x", true},
-	} {
-		if got := bound("GPU-a").contradicts(tt.pod, tt.text); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
-		}
 	}
 }

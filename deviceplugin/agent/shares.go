@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -50,9 +51,8 @@ type shares struct {
 	// hami is nil without an API server.
 	hami *hami.Plugin
 	// gpus are the free parts of the shared GPUs as they were last reconciled; nil before that.
-	gpus        []quota.GPU
-	mps         mpsWatch
-	lastEvicted publish.Evicted
+	gpus []quota.GPU
+	mps  mpsWatch
 
 	drift   *prometheus.CounterVec
 	evicted prometheus.Counter
@@ -61,7 +61,7 @@ type shares struct {
 func newShares(o *Options, state *devicestate.State) *shares {
 	metrics := promauto.With(o.Registerer)
 	t := &shares{
-		Options: o, state: state, mps: mpsWatch{}, lastEvicted: publish.Evicted{},
+		Options: o, state: state, mps: mpsWatch{},
 		drift: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "heddle_share_drift_total",
 			Help: "Differences between what containers have of shared GPUs and what the checkpoint has, by kind.",
@@ -70,10 +70,7 @@ func newShares(o *Options, state *devicestate.State) *shares {
 			Name: "heddle_evicted_pods_total", Help: "Pods that were evicted because they were rejected for too long.",
 		}),
 	}
-	for _, kind := range []string{
-		devicestate.DriftLost, devicestate.DriftOvercommit,
-		devicestate.DriftUnrecorded, devicestate.DriftAnnotation,
-	} {
+	for _, kind := range []string{devicestate.DriftOvercommit, devicestate.DriftUnrecorded} {
 		t.drift.WithLabelValues(kind)
 	}
 	if o.API.Online() {
@@ -145,7 +142,11 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 		return most
 	}
 	t.gpus = usage.GPUs
-	t.report(ctx, usage.Drifts)
+	for _, d := range usage.Drifts {
+		t.drift.WithLabelValues(d.Kind).Inc()
+		t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
+		t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventSGPUDrift, Message: d.Message})
+	}
 	if t.Limiter != nil {
 		if err := t.Limiter.Keep(func() []enforce.Limit { return t.state.View().Limits() }); err != nil {
 			t.Log.WarnContext(ctx, "limiting shares failed", "err", err)
@@ -162,60 +163,40 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 	if listed {
 		pods, _, _ := t.API.Pods()
 		t.evictRejected(ctx, r, pods)
-		drifts, again := annotatePods(ctx, t.Options, boundPods(t.state.View(), t.NodeName), pods, usage.Incomplete)
-		t.report(ctx, drifts)
-		if again {
+		if annotatePods(ctx, t.Options, boundPods(t.state.View(), t.NodeName), pods, usage.Incomplete) {
 			most = actRetry
 		}
 	}
 	return most
 }
 
-// report makes an Event of each difference.
-func (t *shares) report(ctx context.Context, drifts []devicestate.Drift) {
-	for _, d := range drifts {
-		t.drift.WithLabelValues(d.Kind).Inc()
-		t.Log.WarnContext(ctx, "shares differ from the checkpoint", "kind", d.Kind, "message", d.Message)
-		t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventSGPUDrift, Message: d.Message})
-	}
-}
-
 // evictRejected evicts pods that have waited too long for a GPU or for HCAs, so that they
 // are scheduled again.
 func (t *shares) evictRejected(ctx context.Context, r *publish.Round, pods []*corev1.Pod) {
-	now := time.Now()
-	rejected := publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), t.lastEvicted, now)
-	for i := range rejected {
-		if t.API.EvictFor(ctx, apiserver.Ref(rejected[i].Pod), rejected[i].Event, rejected[i].Message) {
+	for _, p := range publish.Rejected(r.Inventory.Config, pods, t.state.Rejections(), time.Now()) {
+		if t.API.EvictFor(ctx, apiserver.Ref(p.Pod), p.Event, p.Message) {
 			t.evicted.Inc()
-			t.lastEvicted.Add(now, &rejected[i])
 		}
 	}
 }
 
-// watchMPS reports daemons that died, do not start, or have recovered, on the Node and on
-// the pods that were started with one that ran.
+// watchMPS reports daemons that died or do not start, on the Node and on the pods that were started with one that
+// ran.
 func (t *shares) watchMPS(ctx context.Context) {
-	for _, c := range t.mps.changes(time.Now(), daemons(t.Limiter)) {
-		t.API.Record(c.NodeEvent)
-		if !c.Warning {
-			continue
-		}
-		t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", c.daemon.GPU, "message", c.Message)
+	for _, d := range t.mps.failures(time.Now(), daemons(t.Limiter)) {
+		message := mpsFailure(d)
+		t.Log.WarnContext(ctx, "MPS daemon failed", "gpu", d.GPU, "message", message)
+		t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventMPSFailed, Message: message})
 		for _, b := range t.state.View().Allocations() {
-			uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == c.daemon.GPU })
+			uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == d.GPU })
 			withMPS := b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS
-			if uses && withMPS && !c.daemon.LastRunning.IsZero() {
+			if uses && withMPS && !d.LastRunning.IsZero() {
 				pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
-				t.API.WarnPod(pod, wellknown.EventMPSFailed, "container "+b.Container+": "+c.Message)
+				t.API.WarnPod(pod, wellknown.EventMPSFailed, "container "+b.Container+": "+message)
 			}
 		}
 	}
 }
-
-// mpsSteady is the time that a failed daemon must run until it is reported as recovered, so
-// that a daemon that dies every few seconds is reported once.
-const mpsSteady = time.Minute
 
 // daemons returns the MPS daemons of a Limiter, which may be nil.
 func daemons(l Limiter) []enforce.Daemon {
@@ -225,60 +206,32 @@ func daemons(l Limiter) []enforce.Daemon {
 	return l.Daemons()
 }
 
-// mpsWatch remembers what was reported about the daemon of each GPU, by UUID.
-type mpsWatch map[string]mpsReported
+// mpsSteady is the time that a daemon must run after a failure until the next one is reported, so that a daemon that
+// dies every few seconds is reported once.
+const mpsSteady = time.Minute
 
-// mpsReported is the number of a daemon's restarts, and its reported fault; empty if it works.
-type mpsReported struct {
-	restarts int
-	fault    string
-}
+// mpsWatch has the GPUs, by UUID, with a daemon that failed.
+type mpsWatch map[string]bool
 
-// mpsChange is an Event about a daemon.
-type mpsChange struct {
-	health.NodeEvent
-	daemon *enforce.Daemon
-}
-
-// changes returns the changes since the last call. A daemon that died and runs again is known by
-// its restarts.
-func (w mpsWatch) changes(now time.Time, all []enforce.Daemon) []mpsChange {
-	var found []mpsChange
+// failures returns the daemons that failed since the last call. A daemon that died and runs again is known by its
+// restarts.
+func (w mpsWatch) failures(now time.Time, all []enforce.Daemon) (failed []*enforce.Daemon) {
 	last := maps.Clone(w)
 	clear(w) // Of those that no container uses any more.
 	for i := range all {
 		d := &all[i]
-		known := last[d.GPU]
-		if d.Restarts < known.restarts {
-			known = mpsReported{} // It is another one.
+		if d.Reason == "" && (d.Restarts == 0 || d.State == enforce.Running && now.Sub(d.Since) >= mpsSteady) {
+			continue
 		}
-		fault := d.Reason
-		if fault == "" && d.Restarts > known.restarts {
-			fault = d.LastError
+		if w[d.GPU] = true; !last[d.GPU] {
+			failed = append(failed, d)
 		}
-		event := health.NodeEvent{}
-		switch {
-		case fault != "" && fault != known.fault:
-			known.fault = fault
-			event = health.NodeEvent{Warning: true, Reason: wellknown.EventMPSFailed, Message: mpsFailure(d, fault)}
-		case fault == "" && known.fault != "" && d.State == enforce.Running && now.Sub(d.Since) >= mpsSteady:
-			known.fault = ""
-			event = health.NodeEvent{Reason: wellknown.EventMPSRecovered, Message: "the " + mpsName(d) + " runs again"}
-		}
-		if event.Reason != "" {
-			found = append(found, mpsChange{event, d})
-		}
-		w[d.GPU] = mpsReported{d.Restarts, known.fault}
 	}
-	return found
+	return failed
 }
 
-func mpsName(d *enforce.Daemon) string {
-	return fmt.Sprintf("MPS daemon of GPU %d (%s)", d.Index, d.GPU)
-}
-
-// mpsFailure describes a fault of a daemon and its consequence.
-func mpsFailure(d *enforce.Daemon, fault string) string {
+// mpsFailure describes the fault of a daemon and its consequence.
+func mpsFailure(d *enforce.Daemon) string {
 	consequence := "failed and is started again; CUDA programs that used it must be started again too"
 	switch {
 	case d.Restarts == 0 || d.State == enforce.Running && d.Reason != "":
@@ -286,5 +239,5 @@ func mpsFailure(d *enforce.Daemon, fault string) string {
 	case d.LastRunning.IsZero():
 		consequence = "does not start, and containers that need it wait"
 	}
-	return fmt.Sprintf("the %s %s: %s", mpsName(d), consequence, fault)
+	return fmt.Sprintf("the MPS daemon of GPU %d (%s) %s: %s", d.Index, d.GPU, consequence, cmp.Or(d.Reason, d.LastError))
 }

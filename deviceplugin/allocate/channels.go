@@ -40,7 +40,7 @@ func (n *Node) channels(
 	nodes, err := chosenChannels(text, offered)
 	if err != nil {
 		return nil, &RejectedError{c.Name, RejectedChannels, fmt.Sprintf("annotation %s is %q: %v; allowed on this node: %s",
-			wellknown.IMEXChannels, wellknown.ClipTo(text, maxQuoted), err, allowedChannels(offered))}
+			wellknown.IMEXChannels, wellknown.ClipTo(text, maxQuoted), err, allowedChannels(offered)), false}
 	}
 	return nodes, nil
 }

@@ -169,7 +169,8 @@ func (d *decision) check(p part, r *config.RDMAResource, w *hcaRequest, picks []
 			message += ": " + strings.Join(rejected, "; ")
 		}
 		if r.Count == config.CountStrict {
-			return &RejectedError{d.container.Name, RejectedHCAs, message + " (count: strict)"}
+			never := w.n > len(Members(d.node.Inventory, d.topology.machine, r))
+			return &RejectedError{d.container.Name, RejectedHCAs, message + " (count: strict)", never}
 		}
 		if len(picks) == 0 {
 			return errors.New(message)

@@ -1,6 +1,7 @@
 package allocate
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -29,7 +30,14 @@ type scene struct {
 	by      string
 	kind    string // of the rejection
 	reason  string
+	never   bool
 	warning string
+}
+
+// never reports whether an error means that the node can never give a container that.
+func never(err error) bool {
+	r, is := errors.AsType[*RejectedError](err)
+	return is && r.Never && r.Kind == RejectedFull
 }
 
 func (s *scene) run(t *testing.T) {
@@ -56,7 +64,8 @@ func (s *scene) run(t *testing.T) {
 		_, err := r.start("a", "main")
 		r.nothingOvercommitted()
 		if s.kind != "" || s.reason != "" {
-			if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(s.reason)) || rejected(err) != s.kind {
+			if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(s.reason)) || rejected(err) != s.kind ||
+				s.never != never(err) {
 				t.Errorf("rejected for %s: %v\nwant %s: %s", rejected(err), err, s.kind, s.reason)
 			}
 			if got := r.gpusOf(); got != nil {

@@ -37,7 +37,11 @@ const (
 )
 
 // RejectedError explains why a container gets no share, or not its HCAs or IMEX channels.
-type RejectedError struct{ Container, Kind, Reason string }
+type RejectedError struct {
+	Container, Kind, Reason string
+	// Never: the node cannot give it that, however much of it is free.
+	Never bool
+}
 
 func (e *RejectedError) Error() string {
 	what := "GPU"
@@ -63,7 +67,7 @@ type shareRequest struct {
 }
 
 func (r *shareRequest) reject(kind, format string, args ...any) error {
-	return &RejectedError{r.container.Name, kind, fmt.Sprintf(format, args...)}
+	return &RejectedError{r.container.Name, kind, fmt.Sprintf(format, args...), kind == RejectedRequest}
 }
 
 // shares decides which GPUs the containers of a pod share when one of them
@@ -271,7 +275,12 @@ func (n *Node) place(r *shareRequest, gpus []quota.GPU, nodes []int, u *usage) (
 		}
 		return uuids, nil
 	}
-	return nil, r.reject(RejectedFull, "%s", quota.Explain(gpus, &r.Request))
+	empty := slices.Clone(n.Inventory.Shared)
+	for i := range empty {
+		empty[i].Unhealthy, empty[i].Draining = "", false
+	}
+	_, ever := quota.Place(empty, &r.Request, c.SGPU.Placement, nil)
+	return nil, &RejectedError{r.container.Name, RejectedFull, quota.Explain(gpus, &r.Request), !ever}
 }
 
 // dealShares puts the shares into the order of the device IDs.

@@ -148,6 +148,10 @@ func TestNodePlaces(t *testing.T) {
 			taken: map[int]string{0: "30/1"}, ask: "40/1", ids: []int{0}, want: []int{1},
 		},
 		{name: "several GPUs", ask: "2:10/1", ids: []int{6, 4}, want: []int{4, 6}},
+		{
+			name: "eight GPUs, and the kubelet chose slots of three", ask: "8:10/4", ids: []int{0, 0, 0, 0, 1, 1, 2, 2},
+			want: []int{0, 1, 2, 3, 4, 5, 6, 7},
+		},
 		{name: "a GPU alone", taken: map[int]string{0: "1/1"}, ask: "/4", ids: []int{0}, want: []int{1}},
 		{name: "an exclusive GPU", ask: "", ids: []int{2}, want: []int{2}},
 		{
@@ -161,10 +165,10 @@ func TestNodePlaces(t *testing.T) {
 			ask: "10/1", ids: []int{0}, kind: RejectedUnscheduled,
 			reason: "container main gets no GPU: no scheduler chose a GPU, and sgpu.unscheduled is reject",
 		},
-		{name: "more memory than any GPU", ask: "10/100", kind: RejectedFull, reason: "79.6 GiB in all; needs 100"},
+		{name: "more memory than any GPU", ask: "10/100", kind: RejectedFull, reason: "79.6 GiB in all; needs 100", never: true},
 		{
 			name: "more GPUs than there are", ask: "9:10/1", ids: []int{0, 1, 2, 3, 4, 5, 6, 7, 0},
-			kind: RejectedFull, reason: "9 GPUs are requested and the node shares 8",
+			kind: RejectedFull, reason: "9 GPUs are requested and the node shares 8", never: true,
 		},
 		{name: "vcore 0", ask: "0/1", kind: RejectedRequest, reason: "nvidia.com/vcore: 0"},
 		{name: "vcore 101", ask: "101/1", kind: RejectedRequest, reason: "nvidia.com/vcore: 101"},

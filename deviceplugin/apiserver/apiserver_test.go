@@ -134,10 +134,10 @@ func TestPodsAreKnownByEveryName(t *testing.T) {
 		{name: "by name", pod: kubelet.Pod{Namespace: "default", Name: "train"}, want: "train", reads: []string{"get train"}},
 		{name: "by name and UID", pod: kubelet.Pod{Namespace: "default", Name: "train", UID: "uid-train"}, want: "train", reads: []string{"get train"}},
 		{name: "a later pod of that name", pod: kubelet.Pod{Namespace: "default", Name: "train", UID: "other"}, reads: []string{"get train"}},
-		{name: "by UID", pod: kubelet.Pod{UID: "uid-train"}, want: "train", reads: []string{"list"}},
-		{name: "a static pod", pod: kubelet.Pod{UID: "0123"}, want: "etcd-gpu-1", reads: []string{"list"}},
+		{name: "by UID", pod: kubelet.Pod{UID: "uid-train"}, want: "train"},
+		{name: "a static pod", pod: kubelet.Pod{UID: "0123"}, want: "etcd-gpu-1"},
 		{name: "a static pod by name", pod: kubelet.Pod{Namespace: "default", Name: "etcd-gpu-1", UID: "0123"}, want: "etcd-gpu-1", reads: []string{"get etcd-gpu-1"}},
-		{name: "not there", pod: kubelet.Pod{UID: "4567"}, reads: []string{"list"}},
+		{name: "not there", pod: kubelet.Pod{UID: "4567"}},
 		{name: "no such name", pod: kubelet.Pod{Namespace: "default", Name: "x"}},
 	}
 	check := func(watched bool) {
@@ -147,7 +147,7 @@ func TestPodsAreKnownByEveryName(t *testing.T) {
 				s.Reads = nil
 				s.Mu.Unlock()
 				got, err := k.Pod(t.Context(), tt.pod)
-				if tt.want == "" {
+				if tt.want == "" || tt.pod.Name == "" && !watched { // The API server cannot look up a UID.
 					if err == nil {
 						t.Errorf("got pod %s", got.Name)
 					}

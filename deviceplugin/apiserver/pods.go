@@ -121,8 +121,7 @@ func (c *Client) Watched(ref kubelet.Pod) (pod *corev1.Pod, complete bool) {
 }
 
 // Pod returns a pod with its owner's specification. A known UID finds a watched pod; a name alone
-// may mean an older pod there, so Pod asks the API server. The checkpoint may know only a UID,
-// which the API cannot look up: then Pod searches the node's pods.
+// may mean an older pod there, so Pod asks the API server, which cannot look up a UID alone.
 func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) {
 	if c == nil {
 		return nil, ErrOffline
@@ -132,25 +131,14 @@ func (c *Client) Pod(ctx context.Context, pod kubelet.Pod) (*corev1.Pod, error) 
 			return got, nil
 		}
 	}
-	if pod.Name != "" {
-		got, err := c.ReadPod(ctx, pod.Namespace, pod.Name)
-		if err == nil && pod.UID != "" && !HasUID(got, pod.UID) {
-			return nil, fmt.Errorf("read pod %s: another pod has its name", pod)
-		}
-		return got, err
+	if pod.Name == "" {
+		return nil, fmt.Errorf("%s is not among the pods of node %s", pod, c.node)
 	}
-	list, err := c.core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: "spec.nodeName=" + c.node, ResourceVersion: "0",
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list pods of node %s: %w", c.node, err)
+	got, err := c.ReadPod(ctx, pod.Namespace, pod.Name)
+	if err == nil && pod.UID != "" && !HasUID(got, pod.UID) {
+		return nil, fmt.Errorf("read pod %s: another pod has its name", pod)
 	}
-	for i := range list.Items {
-		if HasUID(&list.Items[i], pod.UID) {
-			return &list.Items[i], nil
-		}
-	}
-	return nil, fmt.Errorf("%s is not among the pods of node %s", pod, c.node)
+	return got, err
 }
 
 // Await returns the pods of the node that match. Without one it waits:

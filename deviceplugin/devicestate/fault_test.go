@@ -101,7 +101,6 @@ func TestAllocateThatCannotBeRecorded(t *testing.T) {
 	}
 	want := asks{hcas: r.deviceIDs("mlx5_0")}
 	names := r.allocate(pod("a"), "main", want)
-	r.flush()
 	if p := r.Problems(); len(p) != 1 || p[0].Name != problemState || !strings.Contains(r.Unwritable(), "not a directory") {
 		t.Errorf("problems %v", p)
 	}

@@ -13,9 +13,6 @@ type Held struct {
 	Resource, ID string
 	// Pod is its namespace and name, or "pod UID".
 	Pod string
-	// Unlisted: only the kubelet's checkpoint knows the pod, which keeps those that
-	// have ended until it is written again.
-	Unlisted bool
 }
 
 // admitted is the holder of devices that Allocate returned and the kubelet does not
@@ -25,8 +22,9 @@ const admitted = "a pod that is being admitted"
 // Held returns the devices of all resources that pods hold: by PodResources or the kubelet's
 // checkpoint, by the entries where the kubelet has or may have lost its own, and by answers that
 // neither contains yet. A container with shares also holds devices of its GPUs, which may differ
-// from its device IDs: such an ID has no number. It fails if PodResources or the kubelet's
-// checkpoint cannot be read.
+// from its device IDs: such an ID has no number. The kubelet's checkpoint keeps pods that have
+// ended until it is written again: those that the API server shows to be gone hold nothing. It
+// fails if PodResources or the kubelet's checkpoint cannot be read.
 func (s *State) Held(ctx context.Context) ([]Held, error) {
 	seen, err := s.observeBoth(ctx)
 	if err != nil {
@@ -34,8 +32,11 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 	}
 	var held []Held
 	for _, a := range slices.Concat(seen.Allocations, seen.Quantities) {
+		if a.Pod.Name == "" && !seen.Starting() && s.isGone(a.Pod) {
+			continue
+		}
 		for _, id := range a.IDs {
-			held = append(held, Held{a.Resource, id, a.Pod.String(), a.Pod.Name == ""})
+			held = append(held, Held{a.Resource, id, a.Pod.String()})
 		}
 	}
 	s.mu.Lock()
@@ -47,14 +48,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 			held = append(held, Held{Resource: shares, ID: uuid + inventory.ReplicaSeparator, Pod: c.Pod.String()})
 		}
 	}
-	// A pod that the kubelet had and has no more is not being admitted.
 	live := liveDevices(seen)
-	for device := range s.confirmed {
-		if s.entries[device] != nil {
-			live[device] = true
-		}
-	}
-	s.confirmed = live
 	for _, e := range s.entries {
 		by := ""
 		switch {

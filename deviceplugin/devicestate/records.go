@@ -5,18 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/internal/hostfile"
-	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
@@ -33,21 +29,7 @@ const (
 // CDI spec. After a loss of power no container is left: the kubelet's checkpoint has the names then,
 // and what the disk lacks is decided again when a container starts.
 type records struct {
-	path string
-	// added is set when an entry was added.
-	added notify.Signal
-
-	// writing is held while a file is written, by [records.add] never.
-	writing sync.Mutex
-
-	mu sync.Mutex // guards pending
-	// pending are the entries without an owner that have no file yet, by device.
-	pending map[string]*allocate.Entry
-}
-
-// newRecords makes records for a path, which need not exist.
-func newRecords(path string) *records {
-	return &records{path: path, added: notify.New(), pending: make(map[string]*allocate.Entry)}
+	path string // It need not exist.
 }
 
 // load reads all entries, by device. What cannot be read is set aside, and the
@@ -68,7 +50,7 @@ func (d *records) load() (map[string]*allocate.Entry, error) {
 			continue
 		}
 		path := filepath.Join(d.path, f.Name())
-		content, err := os.ReadFile(path)
+		content, err := hostfile.Read(path)
 		var e *allocate.Entry
 		if err == nil {
 			e, err = allocate.ParseEntry(content, device)
@@ -83,50 +65,8 @@ func (d *records) load() (map[string]*allocate.Entry, error) {
 	return all, errors.Join(errs...)
 }
 
-// add has [records.flush] write an entry that has no owner: a pod's admission does not wait for the
-// disk. If the process ends first, the name in the kubelet's checkpoint is worth as much.
-func (d *records) add(e *allocate.Entry) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.pending[e.Device] = e
-	d.added.Notify()
-}
-
-// flush writes the added entries that have no file; it returns false if all have one.
-func (d *records) flush() (some bool, err error) {
-	d.mu.Lock()
-	added := slices.Collect(maps.Values(d.pending))
-	d.mu.Unlock()
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	for _, e := range added {
-		if d.waits(e.Device) {
-			err = errors.Join(err, d.replace(e))
-		}
-	}
-	return len(added) > 0, err
-}
-
-func (d *records) waits(device string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.pending[device] != nil
-}
-
-func (d *records) forget(device string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.pending, device)
-}
-
 // write replaces an entry.
 func (d *records) write(e *allocate.Entry) error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	return d.replace(e)
-}
-
-func (d *records) replace(e *allocate.Entry) error {
 	content, err := json.Marshal(e)
 	if err == nil {
 		path := filepath.Join(d.path, e.Device+jsonSuffix)
@@ -135,7 +75,6 @@ func (d *records) replace(e *allocate.Entry) error {
 	if err != nil {
 		return fmt.Errorf("checkpoint entry of %s: %w", e.Name(), err)
 	}
-	d.forget(e.Device)
 	return nil
 }
 
@@ -152,9 +91,6 @@ func (d *records) probe() error {
 
 // remove removes an entry, if it exists.
 func (d *records) remove(e *allocate.Entry) error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	d.forget(e.Device)
 	if err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -39,7 +39,7 @@ func writeFile(t *testing.T, path, content string) {
 
 func TestEntryComesBackAsItWas(t *testing.T) {
 	dir, e := t.TempDir(), fullEntry()
-	if err := newRecords(dir).write(e); err != nil {
+	if err := (&records{dir}).write(e); err != nil {
 		t.Fatal(err)
 	}
 	// The file is read across upgrades: its names do not change.
@@ -50,7 +50,7 @@ func TestEntryComesBackAsItWas(t *testing.T) {
 	if diff := cmp.Diff(want, string(content)); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
-	all, err := newRecords(dir).load()
+	all, err := (&records{dir}).load()
 	if diff := cmp.Diff(map[string]*allocate.Entry{e.Device: e}, all); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
@@ -59,7 +59,7 @@ func TestEntryComesBackAsItWas(t *testing.T) {
 // TestWhatCannotBeRead is set aside for a person, and does not hide the others.
 func TestWhatCannotBeRead(t *testing.T) {
 	dir, e := t.TempDir(), fullEntry()
-	d := newRecords(dir)
+	d := &records{dir}
 	if err := d.write(e); err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +82,11 @@ func TestWhatCannotBeRead(t *testing.T) {
 		writeFile(t, path, strings.Replace(bad, e.Device, device, 1))
 		set = append(set, path)
 	}
+	endless := filepath.Join(dir, cdi.NewName(cdi.SGPU, "nvidia.com/sgpu", e.IDs).Device+".json")
+	if err := os.Symlink("/dev/zero", endless); err != nil {
+		t.Fatal(err)
+	}
+	set = append(set, endless)
 	writeFile(t, filepath.Join(dir, "notes.json"), "of a person")
 	all, err := d.load()
 	if len(all) != 1 || all[e.Device] == nil || err == nil || strings.Count(err.Error(), "set aside") != len(set) {
@@ -105,7 +110,7 @@ func TestSweep(t *testing.T) {
 	for _, name := range []string{".heddle-1.tmp", kept + ".json.corrupt", dropped + ".json.corrupt", "notes.json"} {
 		writeFile(t, filepath.Join(dir, name), "{")
 	}
-	d := newRecords(dir)
+	d := &records{dir}
 	left := func(before time.Time) []string {
 		t.Helper()
 		if err := d.sweep(map[string]bool{kept: true}, before); err != nil {
@@ -131,7 +136,7 @@ func TestSweep(t *testing.T) {
 }
 
 func TestNoDirectory(t *testing.T) {
-	d := newRecords(filepath.Join(t.TempDir(), "none"))
+	d := &records{filepath.Join(t.TempDir(), "none")}
 	all, err := d.load()
 	if err = errors.Join(err, d.sweep(nil, time.Now()), d.remove(fullEntry())); len(all) != 0 || err != nil {
 		t.Errorf("%d entries, error %v", len(all), err)

@@ -69,7 +69,7 @@ func (r *rejections) note(p kubelet.Pod, err error) {
 	}
 	now := report.Rejection{
 		Namespace: p.Namespace, Pod: p.Name, UID: p.UID, Container: rejected.Container,
-		Kind: rejected.Kind, Reason: rejected.Reason, Since: r.options.Now().UTC(),
+		Kind: rejected.Kind, Reason: rejected.Reason, Since: r.options.Now().UTC(), Never: rejected.Never,
 	}
 	if known {
 		now.Since = before.Since

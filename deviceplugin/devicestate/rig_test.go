@@ -165,9 +165,6 @@ func (r *rig) touch(path string, made time.Time) {
 
 // restart is a plugin that was killed and comes back.
 func (r *rig) restart() {
-	if r.State != nil {
-		r.flush()
-	}
 	r.options.Kubelet = kubelet.NewReader(r.podResources, r.kubeletDir, r.options.Now)
 	r.State = New(r.options, r.inventory())
 }

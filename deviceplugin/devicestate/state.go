@@ -102,8 +102,6 @@ type State struct {
 	drifts map[Drift]bool
 	// decisions counts them.
 	decisions uint64
-	// confirmed are the entries that the kubelet has reported to [State.Held].
-	confirmed map[string]bool
 	// probed is the time when Unwritable last wrote to the state directory.
 	probed time.Time
 }
@@ -125,7 +123,7 @@ func New(o Options, inv *inventory.Inventory) *State {
 	}
 	s := &State{
 		options: o, kubelet: o.Kubelet,
-		checkpoint: newRecords(filepath.Join(o.StateDir, "records")),
+		checkpoint: &records{filepath.Join(o.StateDir, "records")},
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
@@ -172,10 +170,16 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	if kind == cdi.GPU {
 		e.Modes = inv.Modes(ids)
 	}
+	// Before anyone can give it an owner. If it fails, the name in the kubelet's checkpoint is worth as much.
+	s.files.RLock()
+	err = s.checkpoint.write(e)
+	s.files.RUnlock()
+	if s.problems.note(problemState, err); err != nil {
+		s.changed.Notify() // See Unwritable.
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries[e.Device] = e
-	s.checkpoint.add(e)
 	return name.String(), nil
 }
 

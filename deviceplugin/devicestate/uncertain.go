@@ -12,7 +12,6 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -103,7 +102,15 @@ func (s *State) Forgotten(resource string) map[string]string {
 	starting := s.kubelet.Starting()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.deviceIDsLocked(resource, s.uncertainLocked(starting))
+	some, ids := s.uncertainLocked(starting), make(map[string]string)
+	for _, e := range s.entries {
+		if e.Resource == resource && e.Owner != nil && some[*e.Owner] != "" {
+			for _, id := range e.IDs {
+				ids[id] = e.Owner.String()
+			}
+		}
+	}
+	return ids
 }
 
 // Reasons of [allocate.Node.Uncertain].
@@ -140,33 +147,13 @@ func (s *State) unrecordedLocked() []kubelet.Allocation {
 	return all
 }
 
-// deviceIDsLocked returns the device IDs of a resource that some containers have, with their
-// holders. The caller holds mu.
-func (s *State) deviceIDsLocked(resource string, some map[kubelet.Container]string) map[string]string {
-	ids := make(map[string]string)
-	for _, e := range s.entries {
-		if e.Resource == resource && e.Owner != nil && some[*e.Owner] != "" {
-			for _, id := range e.IDs {
-				ids[id] = e.Owner.String()
-			}
-		}
-	}
-	return ids
-}
-
 // Kinds of [Drift].
 const (
-	// DriftLost: a container has shares, and the kubelet has forgotten its
-	// devices. They stay its own.
-	DriftLost = "lost"
 	// DriftOvercommit: containers have more of a GPU than its capacity, because the GPU or the
 	// configuration changed. No new pod gets it.
 	DriftOvercommit = "overcommit"
 	// DriftUnrecorded: a container has shares without an entry.
 	DriftUnrecorded = "unrecorded"
-	// DriftAnnotation: a pod's annotation was not what its containers have, and was
-	// corrected.
-	DriftAnnotation = "annotation"
 )
 
 // Drift describes a difference between actual and desired state.
@@ -224,14 +211,6 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]b
 		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry, which was lost or is "+
 			"another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
 			a.Container, len(inventory.DevicesOf(a.IDs)))}] = true
-	}
-	for _, e := range s.entries {
-		if e.Kind != cdi.SGPU || e.Owner == nil {
-			continue
-		}
-		if u, found := s.uncertain[*e.Owner]; found && u.unrecorded == nil && u.reported {
-			drifting[Drift{DriftLost, fmt.Sprintf("the kubelet has forgotten the shares of %s", e.Owner)}] = true
-		}
 	}
 	return drifting
 }

@@ -33,7 +33,7 @@ const (
 	unclaimedFor = time.Minute
 )
 
-// Run removes what gone pods leave behind, and writes the entries that Allocate made, until ctx ends.
+// Run removes what gone pods leave behind, until ctx ends.
 func (s *State) Run(ctx context.Context) error {
 	tick := time.NewTicker(unprepareEvery)
 	defer tick.Stop()
@@ -49,12 +49,9 @@ func (s *State) Run(ctx context.Context) error {
 		for due := false; !due; {
 			select {
 			case <-ctx.Done():
-				s.flush()
 				return nil
 			case <-tick.C:
 				due = true
-			case <-s.checkpoint.added:
-				s.flush()
 			case <-s.registered:
 				tick.Reset(debounce)
 			}
@@ -73,26 +70,12 @@ func (s *State) reportsSoon() bool {
 	return false
 }
 
-// flush writes the entries that Allocate made.
-func (s *State) flush() {
-	s.files.RLock()
-	some, err := s.checkpoint.flush()
-	s.files.RUnlock()
-	if some {
-		s.problems.note(problemState, err)
-	}
-	if err != nil {
-		s.changed.Notify() // See Unwritable.
-	}
-}
-
 // Unprepare looks once for entries, specs and files without a pod, and removes
 // those that have been without one for long enough. If PodResources or
 // the kubelet's checkpoint cannot be read, nothing is removed: a spec lives as long as its pod,
 // also while the kubelet does not call PreStartContainer.
 func (s *State) Unprepare(ctx context.Context) error {
 	s.problems.note(problemCDI, s.cdi.Check())
-	s.flush()
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
 	seen, err := s.observeBoth(ctx)

@@ -17,7 +17,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -74,10 +73,8 @@ type Tracker struct {
 	indices map[string]int
 	// parents are the GPUs of MIG devices, by the UUID of the device.
 	parents map[string]string
-	// observing reports whether another observation follows the last one; renewed is when the kubelet was last
-	// made to write its checkpoint.
+	// observing reports whether another observation follows the last one.
 	observing bool
-	renewed   time.Time
 	// cordoned are the UUIDs that no new pod gets. unsaved is whether the file lacks one,
 	// or a mode that is in use.
 	cordoned map[string]bool
@@ -302,7 +299,7 @@ func decode(b []byte) (*record, error) {
 // load reads the file; an empty record without a file, or with an error.
 func load(dir string) (*record, error) {
 	path := filepath.Join(dir, modesFile)
-	b, err := os.ReadFile(path)
+	b, err := hostfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &record{}, nil
 	}

@@ -113,7 +113,7 @@ func (m *model) boot() {
 	m.tracker = tracker
 	m.stream++
 	m.mu.Unlock()
-	wg.Go(func() { follow(ctx, tracker, m.observe, func() {}) })
+	wg.Go(func() { follow(ctx, tracker, m.observe) })
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			m.round(tracker)

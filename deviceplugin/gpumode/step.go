@@ -182,14 +182,9 @@ func insert(list []string, name string) []string {
 	return slices.Insert(list, at, name)
 }
 
-const (
-	// every is the time between observations while a mode is pending: each asks the kubelet
-	// twice, which admits 100 questions a second of all callers.
-	every = 300 * time.Millisecond
-	// renewEvery is the least time between two checkpoints that the kubelet is made to
-	// write: an ordinary init container, which only the checkpoint has, may run long.
-	renewEvery = 5 * time.Second
-)
+// every is the time between observations while a mode is pending: each asks the kubelet
+// twice, which admits 100 questions a second of all callers.
+const every = 300 * time.Millisecond
 
 // Device is a device ID of a resource: a UUID, or UUID::number for a share.
 type Device struct{ Resource, ID string }
@@ -198,8 +193,6 @@ type Device struct{ Resource, ID string }
 type Held struct {
 	Device
 	By string
-	// Unverified means that the pod may have ended: only the kubelet's checkpoint has it.
-	Unverified bool
 }
 
 // Observation is the state of devices in the kubelet.
@@ -218,13 +211,12 @@ type Observation struct {
 }
 
 // Observe takes an observation, and writes modes that change. It returns when to observe
-// again, zero if nothing is pending; renew asks for a new checkpoint of the kubelet's,
-// without pods that had ended by then.
-func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
+// again, zero if nothing is pending.
+func (t *Tracker) Observe(o *Observation) (again time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.config == nil {
-		return 0, false
+		return 0
 	}
 	before := maps.Clone(t.gpus)
 	if o.Err != nil {
@@ -235,16 +227,15 @@ func (t *Tracker) Observe(o *Observation) (again time.Duration, renew bool) {
 		}
 	} else {
 		t.decide(o)
-		renew = t.needsRenewal(o.Held)
 	}
 	if !maps.EqualFunc(before, t.gpus, func(a, b gpuState) bool { return a.same(&b) }) {
 		t.changed.Notify()
 	}
 	t.observing = t.unsaved || t.some((*gpuState).pending)
 	if !t.observing {
-		return 0, renew
+		return 0
 	}
-	return every, renew
+	return every
 }
 
 // decide takes the next step of every GPU that is pending. A mode changes once it is on
@@ -285,22 +276,6 @@ func (t *Tracker) decide(o *Observation) {
 		}
 		t.gpus[uuid] = g
 	}
-}
-
-// needsRenewal reports whether only a new checkpoint can show that a pending GPU is still
-// held.
-func (t *Tracker) needsRenewal(held []Held) bool {
-	if time.Since(t.renewed) < renewEvery {
-		return false
-	}
-	for _, h := range held {
-		uuid, _ := t.gpuOf(h.Device)
-		if g, known := t.gpus[uuid]; h.Unverified && known && g.pending() {
-			t.renewed = time.Now()
-			return true
-		}
-	}
-	return false
 }
 
 // usages sorts an observation by GPU of the machine.

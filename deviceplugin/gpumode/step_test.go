@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -192,15 +191,6 @@ type kubelet struct {
 	held    []Held
 	down    bool
 	asked   int
-	renewed int
-}
-
-// renew forgets pods that may have ended.
-func (k *kubelet) renew() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.renewed++
-	k.held = slices.DeleteFunc(slices.Clone(k.held), func(h Held) bool { return h.Unverified })
 }
 
 func (k *kubelet) observe() *Observation {
@@ -214,7 +204,7 @@ func (k *kubelet) observe() *Observation {
 }
 
 // follow observes as an agent does, until ctx ends.
-func follow(ctx context.Context, tracker *Tracker, observe func() *Observation, renew func()) {
+func follow(ctx context.Context, tracker *Tracker, observe func() *Observation) {
 	var next <-chan time.Time
 	for {
 		select {
@@ -223,12 +213,8 @@ func follow(ctx context.Context, tracker *Tracker, observe func() *Observation, 
 		case <-tracker.Pending():
 		case <-next:
 		}
-		again, needed := tracker.Observe(observe())
-		if needed {
-			renew()
-		}
 		next = nil
-		if again > 0 {
+		if again := tracker.Observe(observe()); again > 0 {
 			next = time.After(again)
 		}
 	}
@@ -252,7 +238,7 @@ func start(t *testing.T, dir string, k *kubelet) (tracker *Tracker, stop func())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		follow(ctx, tracker, k.observe, k.renew)
+		follow(ctx, tracker, k.observe)
 	}()
 	return tracker, sync.OnceFunc(func() {
 		cancel()

@@ -17,28 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// TestPodsThatHaveEndedAreForgotten has a checkpoint with a pod that is gone,
-// and one with an init container that runs.
-func TestPodsThatHaveEndedAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k, m, share := &kubelet{}, two(), configured(shared, "0")
-		k.held = []Held{{Device: Device{gpus, "GPU-a"}, By: "pod u-1", Unverified: true}, {Device: Device{gpus, "GPU-b"}, By: "pod u-2", Unverified: true}}
-		tracker, stop := start(t, t.TempDir(), k)
-		defer stop()
-		round(tracker, m, share)
-		later(tracker, m, share, 3*time.Second)
-		want(t, tracker, "forgotten", "sgpu of sgpu", "native of native")
-		if k.renewed != 1 {
-			t.Errorf("the checkpoint was written %d times", k.renewed)
-		}
-		k.held = []Held{{Device: Device{gpus, "GPU-b"}, By: "pod u-3", Unverified: true}}
-		later(tracker, m, share, time.Minute)
-		if k.renewed != 1 {
-			t.Error("a pod holds a GPU that is as configured, and the checkpoint was written")
-		}
-	})
-}
-
 func TestRestart(t *testing.T) {
 	share := configured(shared)
 	for _, tt := range []struct {
@@ -102,7 +80,7 @@ func TestRestart(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer func() { cancel(); synctest.Wait() }()
-				go follow(ctx, tracker, tt.kubelet.observe, tt.kubelet.renew)
+				go follow(ctx, tracker, tt.kubelet.observe)
 				synctest.Wait()
 				round(tracker, two(), tt.config)
 				want(t, tracker, "later", tt.after...)

@@ -275,7 +275,7 @@ func usualRates(m *machine.Machine) map[like]float64 {
 
 // see takes a scan. An HCA is as good as its best port: a second port without
 // a cable is not a fault.
-func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health) {
+func (s *hca) see(m *machine.Machine, h *machine.HCA, usual map[like]float64, checks *config.Health) {
 	s.present, s.pci, s.state.Name = true, h.PCI, h.Name
 	if h.PCI != "" {
 		s.state.Name += " (" + h.PCI + ")"
@@ -285,10 +285,14 @@ func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health)
 		s.best = map[int]float64{}
 	}
 	s.fault = fault{PortDown, "no port could be read"}
+	pf := activePF(m, h)
 	var reasons []string
 	for i := range h.Ports {
 		p := &h.Ports[i]
 		f := s.port(p, usual[like{h.Vendor, h.Device, p.LinkLayer}], checks.Checks(config.CheckRate))
+		if pf != nil && (f.cause == PortDown || f.cause == NoSubnetManager) {
+			f = unused(p, pf)
+		}
 		reasons = append(reasons, f.reason)
 		if i == 0 || severity(f.cause) < severity(s.fault.cause) {
 			s.fault = f
@@ -303,7 +307,30 @@ func (s *hca) see(h *machine.HCA, usual map[like]float64, checks *config.Health)
 }
 
 func severity(c Cause) int {
-	return slices.Index([]Cause{"", RateDegraded, NoSubnetManager, PortDown}, c)
+	return slices.Index([]Cause{"", RateDegraded, NoSubnetManager, Idle, PortDown}, c)
+}
+
+// activePF returns the physical function of a virtual one if it has an active port, else nil.
+func activePF(m *machine.Machine, h *machine.HCA) *machine.HCA {
+	for i := range m.HCAs {
+		pf := &m.HCAs[i]
+		if h.PhysFn != "" && pf.PCI == h.PhysFn &&
+			slices.ContainsFunc(pf.Ports, func(p machine.Port) bool { return p.State == machine.PortActive }) {
+			return pf
+		}
+	}
+	return nil
+}
+
+// unused returns the fault of a virtual function's port beside the active port of its physical function: neither the
+// cable nor the subnet manager is at fault.
+func unused(p *machine.Port, pf *machine.HCA) fault {
+	if p.State == machine.PortDown {
+		return fault{Idle, fmt.Sprintf("port %d is DOWN (%s): no container has set up this virtual function of %s",
+			p.Number, cmp.Or(p.PhysState, "unknown"), pf.Name)}
+	}
+	return fault{PortDown, fmt.Sprintf("port %d is %s, and its physical function %s is ACTIVE: "+
+		"the virtual function has no GUID, or its link state is not set", p.Number, p.State, pf.Name)}
 }
 
 // port finds what is wrong with a port. Its measure is the usual rate of its

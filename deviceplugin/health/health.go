@@ -45,6 +45,8 @@ const (
 	PortDown Cause = "PortDown"
 	// NoSubnetManager is an InfiniBand port that no subnet manager runs.
 	NoSubnetManager Cause = "NoSubnetManager"
+	// Idle is a virtual function that no container has set up.
+	Idle Cause = "Idle"
 	// RateDegraded is a port slower than it was, or than its like.
 	RateDegraded Cause = "RateDegraded"
 	// NotSeen is a device that was never there.

@@ -236,7 +236,7 @@ func (m *Monitor) Collect(c chan<- prometheus.Metric) {
 	s := m.Snapshot()
 	for kind, states := range map[string]map[string]State{"gpu": s.GPUs, "hca": s.HCAs} {
 		for id, state := range states {
-			if !state.Healthy {
+			if !state.Healthy && state.Cause != Idle {
 				c <- prometheus.MustNewConstMetric(unhealthyDesc(), prometheus.GaugeValue, 1, kind, id, string(state.Cause))
 			}
 		}
@@ -290,7 +290,7 @@ func (t *tracker) see(m *machine.Machine) {
 		if t.hcas[id] == nil {
 			t.hcas[id] = &hca{}
 		}
-		t.hcas[id].see(&m.HCAs[i], usual, &t.config)
+		t.hcas[id].see(m, &m.HCAs[i], usual, &t.config)
 	}
 	t.forget()
 }

@@ -118,8 +118,8 @@ func down(p *machine.Port) { p.State, p.PhysState, p.RateGbps = machine.PortDown
 
 func slow(p *machine.Port) { p.RateGbps, p.Rate = new(200.0), "200 Gb/sec" }
 
-func infiniBand(state string, smLID int) func(*machine.Port) {
-	return func(p *machine.Port) { p.State, p.SMLID = state, smLID }
+func infiniBand(state string) func(*machine.Port) {
+	return func(p *machine.Port) { p.State, p.SMLID = state, 0 }
 }
 
 // ports is a machine with one HCA for each port; nil leaves an HCA out.
@@ -157,6 +157,10 @@ func edit(m *machine.Machine, change func(*machine.Machine)) *machine.Machine {
 }
 
 func TestHCA(t *testing.T) {
+	// The first HCA is a virtual function of the second.
+	virtual := func(vf, pf func(*machine.Port)) *machine.Machine {
+		return edit(ports(vf, pf), func(m *machine.Machine) { m.HCAs[0].PhysFn = m.HCAs[1].PCI })
+	}
 	const polling = "PortDown: port 1 is DOWN (Polling)"
 	for _, tt := range []struct {
 		name  string
@@ -180,10 +184,10 @@ func TestHCA(t *testing.T) {
 		{"down at once", []step{
 			configure(0, func(h *config.Health) { h.DownAfter = 0 }), scan(0, ports(active)), scan(5, ports(down)),
 		}, []string{"0 NotSeen: this HCA was never seen on the node", "0 healthy", "5 " + polling}},
-		{"no subnet manager", []step{scan(0, ports(infiniBand(machine.PortActive, 0)))}, []string{
+		{"no subnet manager", []step{scan(0, ports(infiniBand(machine.PortActive)))}, []string{
 			"0 NoSubnetManager: port 1 is ACTIVE, but no subnet manager is known (SM LID 0)",
 		}},
-		{"waiting for the subnet manager", []step{scan(0, ports(infiniBand(machine.PortInit, 0)))}, []string{
+		{"waiting for the subnet manager", []step{scan(0, ports(infiniBand(machine.PortInit)))}, []string{
 			"0 NoSubnetManager: port 1 is INIT: no subnet manager has brought it up",
 		}},
 		{"RoCE has none", []step{scan(0, ports(func(p *machine.Port) { p.SMLID, p.LinkLayer = 0, machine.Ethernet }))}, []string{"0 healthy"}},
@@ -209,7 +213,7 @@ func TestHCA(t *testing.T) {
 		{"a second port without a cable", []step{scan(0, twoPorts(active, down)), scan(10, twoPorts(down, down)), wait(20)}, []string{
 			"0 healthy", "10 healthy", "20 PortDown: port 1 is DOWN (Polling); port 2 is DOWN (Polling)",
 		}},
-		{"the least bad port gives the cause", []step{scan(0, twoPorts(down, infiniBand(machine.PortInit, 0)))}, []string{
+		{"the least bad port gives the cause", []step{scan(0, twoPorts(down, infiniBand(machine.PortInit)))}, []string{
 			"0 NoSubnetManager: port 1 is DOWN (Polling); port 2 is INIT: no subnet manager has brought it up",
 		}},
 		{"no ports", []step{scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].Ports = nil }))}, []string{
@@ -224,6 +228,15 @@ func TestHCA(t *testing.T) {
 		{"a virtual function was removed", []step{
 			scan(0, edit(ports(active), func(m *machine.Machine) { m.HCAs[0].PhysFn = "0000:40:00.1" })), scan(10, ports()),
 		}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},
+		{"an idle virtual function", []step{scan(0, virtual(down, active))}, []string{
+			"0 Idle: port 1 is DOWN (Polling): no container has set up this virtual function of mlx5_1",
+		}},
+		{"a virtual function without a GUID", []step{scan(0, virtual(infiniBand(machine.PortInit), active))}, []string{
+			"0 PortDown: port 1 is INIT, and its physical function mlx5_1 is ACTIVE: the virtual function has no GUID, or its link state is not set",
+		}},
+		{"a virtual function without a fabric", []step{scan(0, virtual(infiniBand(machine.PortInit), down))}, []string{
+			"0 NoSubnetManager: port 1 is INIT: no subnet manager has brought it up",
+		}},
 		{"given to a virtual machine", []step{scan(0, ports(active)), scan(10, edit(ports(), func(m *machine.Machine) {
 			m.PCI = []machine.PCIFunction{{Address: "0000:40:00.0", Driver: "mlx5_vfio_pci"}}
 		}))}, []string{"0 healthy", "10 NotSeen: this HCA was never seen on the node"}},

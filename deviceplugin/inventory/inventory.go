@@ -171,7 +171,7 @@ func (inv *Inventory) shared() []quota.GPU {
 		}
 		scanned := scannedFault(g, &inv.Config.Health)
 		shared := quota.GPU{
-			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, Slots: inv.Config.SGPU.SlotsPerGPU, NUMA: -1, Zone: zones[i],
+			UUID: g.UUID, Index: g.Index, MemoryMiB: g.MemoryMiB, Slots: inv.Config.SGPU.Slots(g), NUMA: -1, Zone: zones[i],
 			Unhealthy: cmp.Or(scanned, state.Unavailable), Draining: scanned == "" && state.Draining,
 		}
 		if room := inv.Config.SGPU.RoomMiB(g.MemoryMiB); room > g.MemoryMiB {

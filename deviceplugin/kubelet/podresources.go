@@ -3,7 +3,6 @@ package kubelet
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -48,82 +47,48 @@ const (
 	// clients together, and rejects the rest with ResourceExhausted.
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = 500 * time.Millisecond
-	// The lister therefore limits its own rate: callers that wait meanwhile
-	// share the answer.
+	// The lister therefore limits its own rate.
 	listsPerSecond = 95
 	listsAtOnce    = 8
 )
 
-// lister asks PodResources once for all callers that wait: a List serves those
-// that asked before it began, and those that ask while it runs get the next.
-// It never serves what began before the question, so that a container that was
-// admitted before its PreStartContainer is in the answer.
+// lister asks PodResources for one caller at a time. A caller takes the answer to a List that began
+// after it asked, so that those who wait share one, and a container that was admitted before its
+// PreStartContainer is in the answer.
 type lister struct {
 	client podresources.PodResourcesListerClient
 	pace   *rate.Limiter
-	// calling has room for the one List that may be under way.
-	calling chan struct{}
-
-	mu sync.Mutex // guards what follows
-	// next is the List that has not begun; nil if no caller waits for one.
-	next *listing
-}
-
-// listing is one List, which its first caller makes.
-type listing struct {
-	done chan struct{} // closed when what follows is set
-	pods []*podresources.PodResources
-	err  error
-	// abandoned is true if the first caller did not wait for the answer.
-	abandoned bool
+	// turn has room for the one caller that uses what follows.
+	turn  chan struct{}
+	began time.Time
+	pods  []*podresources.PodResources
 }
 
 func newLister(client podresources.PodResourcesListerClient) *lister {
-	return &lister{
-		client: client, pace: rate.NewLimiter(listsPerSecond, listsAtOnce), calling: make(chan struct{}, 1),
-	}
+	return &lister{client: client, pace: rate.NewLimiter(listsPerSecond, listsAtOnce), turn: make(chan struct{}, 1)}
 }
 
 // list returns the pods, or an error once ctx ends or the kubelet rejects the
 // call.
 func (l *lister) list(ctx context.Context) ([]*podresources.PodResources, error) {
-	for {
-		l.mu.Lock()
-		call, first := l.next, l.next == nil
-		if first {
-			call = &listing{done: make(chan struct{})}
-			l.next = call
-		}
-		l.mu.Unlock()
-		if first {
-			l.run(ctx, call)
-		}
-		select {
-		case <-call.done:
-			// One caller's end must not take the answer from the others.
-			if !call.abandoned || ctx.Err() != nil {
-				return call.pods, call.err
-			}
-		case <-ctx.Done():
-			return nil, notAnswered(ctx)
-		}
-	}
-}
-
-// run makes the call for those that wait when it begins.
-func (l *lister) run(ctx context.Context, call *listing) {
-	defer close(call.done)
+	asked := time.Now()
 	select {
-	case l.calling <- struct{}{}:
-		defer func() { <-l.calling }()
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
 	case <-ctx.Done():
+		return nil, notAnswered(ctx)
+	}
+	if l.began.After(asked) {
+		return l.pods, nil
 	}
 	_ = l.pace.Wait(ctx) // It fails if ctx ends, and then so does the call.
-	l.mu.Lock()
-	l.next = nil
-	l.mu.Unlock()
-	call.pods, call.err = l.ask(ctx)
-	call.abandoned = ctx.Err() != nil
+	began := time.Now()
+	pods, err := l.ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.began, l.pods = began, pods
+	return pods, nil
 }
 
 // ask lists, and tries again while that may help.

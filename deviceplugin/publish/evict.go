@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/release"
@@ -27,54 +26,17 @@ import (
 // does not have.
 const hcasRejectedFor = time.Minute
 
-// A pod is rejected for longestWait times the configured time at most. Evictions that
-// are forgetAfter times that time ago do not count.
-const (
-	longestWait = 8
-	forgetAfter = 2 * longestWait
-)
-
-// Evicted are the last evicted pods, by their controllers.
-type Evicted map[types.UID]eviction
-
-// eviction records the time of a pod's eviction, and for how long it had been rejected.
-type eviction struct {
-	at   time.Time
-	wait time.Duration
-}
-
-// next returns how long a pod of that controller may be rejected until it is evicted. A
-// scheduler that cannot know why the node rejects may choose it again and again, so
-// the time doubles with each pod that was rejected after the last eviction.
-func (e eviction) next(since time.Time, patience time.Duration) time.Duration {
-	switch {
-	case since.Sub(e.at) > forgetAfter*patience:
-		return patience
-	case since.After(e.at):
-		return min(2*e.wait, longestWait*patience)
-	default:
-		return e.wait
-	}
-}
-
-// Add notes that a pod was evicted, and forgets what does not count any more.
-func (e Evicted) Add(now time.Time, r *RejectedPod) {
-	maps.DeleteFunc(e, func(_ types.UID, old eviction) bool { return now.Sub(old.at) > forgetAfter*old.wait })
-	e[controllerOf(r.Pod)] = eviction{now, r.wait}
-}
-
 // RejectedPod is a pod that has been rejected for too long.
 type RejectedPod struct {
 	Pod *corev1.Pod
 	// Event is the reason of the Event, Message its text.
 	Event, Message string
-	wait           time.Duration
 }
 
-// Rejected returns the pods that have waited too long for a GPU or for HCAs, the oldest
-// rejection first.
+// Rejected returns the pods that have waited too long for a GPU or for HCAs: those that a controller would replace
+// elsewhere, and those without a controller that can never start here. The kubelet counts what they hold.
 func Rejected(
-	c *config.NodeConfig, pods []*corev1.Pod, rejections []report.Rejection, last Evicted, now time.Time,
+	c *config.NodeConfig, pods []*corev1.Pod, rejections []report.Rejection, now time.Time,
 ) []RejectedPod {
 	var all []RejectedPod
 	for i := range rejections {
@@ -87,32 +49,28 @@ func Rejected(
 			}
 		}
 		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.UID })
-		if patience <= 0 || r.Kind == allocate.RejectedRequest || r.Kind == allocate.RejectedChannels || at < 0 {
-			continue // The next pod would ask for the same.
-		}
-		wait := last[controllerOf(pods[at])].next(r.Since, patience)
-		if now.Sub(r.Since) < wait || !evictable(pods[at], resources...) {
+		if at < 0 || patience <= 0 || now.Sub(r.Since) < patience || !idle(pods[at], resources...) {
 			continue
 		}
-		message := fmt.Sprintf("rejected for %s: %s", wait, r.Reason)
-		all = append(all, RejectedPod{Pod: pods[at], Event: event, Message: message, wait: wait})
+		// The next pod of a controller would ask for the same.
+		elsewhere := replaced(pods[at]) && r.Kind != allocate.RejectedRequest && r.Kind != allocate.RejectedChannels
+		if !elsewhere && (!r.Never || !bare(pods[at])) {
+			continue
+		}
+		message := fmt.Sprintf("rejected for %s: %s", patience, r.Reason)
+		all = append(all, RejectedPod{Pod: pods[at], Event: event, Message: message})
 	}
 	return all
 }
 
-// controllerOf returns the UID of the pod's controller; empty without one.
-func controllerOf(p *corev1.Pod) types.UID {
-	return cmp.Or(metav1.GetControllerOf(p), &metav1.OwnerReference{}).UID
-}
-
-// evictable reports whether a controller would replace a pod elsewhere, and no container with one of the resources
-// has started. Other containers may have started: an injected sidecar does not wait for the rejected container.
-func evictable(p *corev1.Pod, resources ...string) bool {
+// idle reports whether no container with one of the resources has started. Other containers may have started: an
+// injected sidecar does not wait for the rejected container.
+func idle(p *corev1.Pod, resources ...string) bool {
 	started := func(s corev1.ContainerStatus) bool {
 		ran := s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 		return (ran || s.RestartCount > 0) && asks(p, s.Name, resources)
 	}
-	return replaced(p) && p.Status.Phase == corev1.PodPending &&
+	return p.Status.Phase == corev1.PodPending &&
 		!slices.ContainsFunc(slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses), started)
 }
 
@@ -122,6 +80,12 @@ func replaced(p *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(p)
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return p.DeletionTimestamp == nil && owner != nil && !mirror && owner.Kind != "Node" && owner.Kind != "DaemonSet"
+}
+
+// bare reports whether a pod has no controller, is not static and not terminating already.
+func bare(p *corev1.Pod) bool {
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return p.DeletionTimestamp == nil && metav1.GetControllerOf(p) == nil && !mirror
 }
 
 func asks(p *corev1.Pod, container string, resources []string) bool {
@@ -240,9 +204,9 @@ func remedyCondition(node string, policy *config.Health, todo *health.Remedy, le
 		}
 	default:
 		c.Reason = reasonDrained
-		c.Message += ". No pod has it: heddle gpu release --node " + node
+		c.Message += ". No pod has it: heddle gpu release " + node
 		for _, uuid := range todo.Faulty {
-			c.Message += " --gpu " + uuid
+			c.Message += " " + uuid
 		}
 	}
 	c.Message = wellknown.ClipTo(c.Message, health.MaxMessage)

@@ -1,7 +1,7 @@
 package publish
 
 import (
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,10 +30,13 @@ func TestRejected(t *testing.T) {
 		{"senseless", allocate.RejectedRequest, time.Hour},
 		{"channels", allocate.RejectedChannels, time.Hour},
 		{"bare", allocate.RejectedFull, time.Hour},
+		{"bare never", allocate.RejectedFull, 30 * time.Second},
+		{"bare senseless", allocate.RejectedRequest, time.Hour},
+		{"senseless never", allocate.RejectedRequest, time.Hour},
 		{"gone", allocate.RejectedFull, time.Hour},
 	} {
 		controller := "Job"
-		if tt.name == "bare" {
+		if strings.HasPrefix(tt.name, "bare") {
 			controller = ""
 		}
 		if tt.name != "gone" {
@@ -41,49 +44,19 @@ func TestRejected(t *testing.T) {
 		}
 		rejections = append(rejections, report.Rejection{
 			Namespace: "default", Pod: tt.name, UID: tt.name, Kind: tt.kind, Reason: "full", Since: now.Add(-tt.age),
+			Never: strings.HasSuffix(tt.name, "never") || tt.kind == allocate.RejectedRequest,
 		})
 	}
-	events := func(last Evicted) (all []string) {
-		rejected := Rejected(&c, pods, rejections, last, now)
-		for i := range rejected {
-			all = append(all, rejected[i].Pod.Name+" "+rejected[i].Event+" "+rejected[i].Message)
-		}
-		return all
+	var got []string
+	for _, p := range Rejected(&c, pods, rejections, now) {
+		got = append(got, p.Pod.Name+" "+p.Event+" "+p.Message)
 	}
-	last := Evicted{}
-	want := []string{"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full"}
-	if diff := cmp.Diff(want, events(last)); diff != "" {
+	want := []string{
+		"a SGPUEvicted rejected for 30s: full", "hcas HCAEvicted rejected for 1m0s: full",
+		"bare never SGPUEvicted rejected for 30s: full", "bare senseless SGPUEvicted rejected for 30s: full",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-	rejected := Rejected(&c, pods, rejections, last, now)
-	last.Add(now.Add(-90*time.Second), &rejected[0]) // All pods have one controller.
-	if diff := cmp.Diff([]string{"hcas HCAEvicted rejected for 1m0s: full"}, events(last)); diff != "" {
-		t.Errorf("after an eviction (-want +got):\n%s", diff)
-	}
-}
-
-// TestEvictedAgainWaitsLonger: what one controller's pods wait for on a node whose scheduler
-// chooses it again and again.
-func TestEvictedAgainWaitsLonger(t *testing.T) {
-	const patience = time.Minute
-	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-	var last eviction
-	var waits []time.Duration
-	for range 6 {
-		since := now.Add(2 * time.Second)
-		wait := last.next(since, patience)
-		last = eviction{since.Add(wait), wait}
-		if got := last.next(since.Add(-time.Second), patience); got != wait {
-			t.Errorf("one that was rejected beside it waits for %s, want %s", got, wait)
-		}
-		waits, now = append(waits, wait), last.at
-	}
-	most := 8 * patience
-	if want := []time.Duration{patience, 2 * patience, 4 * patience, most, most, most}; !slices.Equal(waits, want) {
-		t.Errorf("rejected for %v, want %v", waits, want)
-	}
-	if got := last.next(now.Add(16*patience+time.Second), patience); got != patience {
-		t.Errorf("much later one waits for %s", got)
 	}
 }
 
@@ -118,7 +91,7 @@ func TestEvictable(t *testing.T) {
 		{"DaemonSet", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, false},
 		{"deleted", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, false},
 	} {
-		if got := evictable(changed(tt.change), slots); got != tt.want {
+		if got := replaced(changed(tt.change)) && idle(changed(tt.change), slots); got != tt.want {
 			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
 	}

@@ -47,6 +47,7 @@ type Report struct {
 type GPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
+	PCI   string `json:"pci,omitempty"`
 	// Mode is native or sgpu, empty while that is not known; Wanted is the configured
 	// mode.
 	Mode   string `json:"mode"`
@@ -70,6 +71,8 @@ type Rejection struct {
 	Kind      string    `json:"kind"`
 	Reason    string    `json:"reason"`
 	Since     time.Time `json:"since"`
+	// Never is true if the node cannot give it that, however much of it is free.
+	Never bool `json:"never,omitempty"`
 }
 
 // Enforcers holds the enforcers of new shares. LastError explains their absence and the rejection of all

@@ -162,20 +162,9 @@ func (l *advertised) publishLocked() bool {
 	if slices.EqualFunc(list, l.now.devices, Device.equal) {
 		return false
 	}
-	l.replaceLocked(list)
-	return true
-}
-
-func (l *advertised) replaceLocked(list []Device) {
 	close(l.now.next)
 	l.now = listVersion{list, l.now.generation + 1, time.Now(), make(chan struct{})}
-}
-
-// again makes streams send the list once more.
-func (l *advertised) again() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.replaceLocked(l.now.devices)
+	return true
 }
 
 func (l *advertised) current() listVersion {

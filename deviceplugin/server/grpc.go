@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"path"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -75,33 +74,17 @@ func (s *server) ListAndWatch(
 // takes more memory than the list.
 func listOf(devices []Device) *v1beta1.ListAndWatchResponse {
 	resp := &v1beta1.ListAndWatchResponse{Devices: make([]*v1beta1.Device, 0, len(devices))}
-	// A node has a few NUMA nodes, and may have thousands of replicas.
-	var topologies []*v1beta1.TopologyInfo
 	for i := range devices {
 		d := &v1beta1.Device{ID: devices[i].ID, Health: v1beta1.Unhealthy}
 		if devices[i].Healthy {
 			d.Health = v1beta1.Healthy
 		}
-		if numa := devices[i].NUMA; len(numa) > 0 {
-			d.Topology, topologies = topologyOf(numa, topologies)
+		for _, id := range devices[i].NUMA {
+			d.Topology = &v1beta1.TopologyInfo{Nodes: append(d.GetTopology().GetNodes(), &v1beta1.NUMANode{ID: id})}
 		}
 		resp.Devices = append(resp.Devices, d)
 	}
 	return resp
-}
-
-// topologyOf returns the message for NUMA nodes: one of those that were made, or another.
-func topologyOf(nodes []int64, made []*v1beta1.TopologyInfo) (*v1beta1.TopologyInfo, []*v1beta1.TopologyInfo) {
-	for _, t := range made {
-		if slices.EqualFunc(t.GetNodes(), nodes, func(n *v1beta1.NUMANode, id int64) bool { return n.GetID() == id }) {
-			return t, made
-		}
-	}
-	t := &v1beta1.TopologyInfo{}
-	for _, id := range nodes {
-		t.Nodes = append(t.Nodes, &v1beta1.NUMANode{ID: id})
-	}
-	return t, append(made, t)
 }
 
 // GetPreferredAllocation never fails: its error would fail the pod

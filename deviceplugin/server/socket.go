@@ -67,6 +67,15 @@ func listen(ctx context.Context, dir, resource string) (net.Listener, error) {
 	return listener, nil
 }
 
+// KubeletSocket returns where a kubelet takes registrations.
+func KubeletSocket(kubeletDir string) string { return filepath.Join(kubeletDir, pluginDir, kubeletSocket) }
+
+// IsSocket reports whether a socket exists.
+func IsSocket(path string) bool {
+	_, there := identify(path)
+	return there
+}
+
 // RemoveSockets removes the sockets of all resources that no process listens on.
 func RemoveSockets(ctx context.Context, kubeletDir string) error {
 	return sweepPrefix(ctx, filepath.Join(kubeletDir, pluginDir), namePrefix)

@@ -124,29 +124,18 @@ type Reading[T any] struct {
 func (r *Reading[T]) Read(ctx context.Context, timeout time.Duration, f func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return r.Start(f)(ctx)
-}
-
-// Start is Read in two steps; the wait has no timeout but its context's.
-func (r *Reading[T]) Start(f func() (T, error)) (wait func(context.Context) (T, error)) {
-	answer := r.call.Start(f)
-	return func(ctx context.Context) (T, error) {
-		value, err := answer(ctx)
-		switch {
-		case err == nil:
-			r.last, r.good = value, true
-		case r.good:
-			value = r.last
-		}
-		return value, err
+	value, err := r.call.Do(ctx, f)
+	switch {
+	case err == nil:
+		r.last, r.good = value, true
+	case r.good:
+		value = r.last
 	}
+	return value, err
 }
 
 // Last returns the last good value, and whether there is one.
 func (r *Reading[T]) Last() (T, bool) { return r.last, r.good }
-
-// Busy reports whether a call has not returned.
-func (r *Reading[T]) Busy() bool { return r.call.Busy() }
 
 // Probe returns the entry of Machine.Probes for a reader that ended in err.
 func Probe(name string, timeout time.Duration, err error) machine.Probe {

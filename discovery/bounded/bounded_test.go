@@ -31,15 +31,15 @@ func TestAtMostOneCallHangs(t *testing.T) {
 				t.Errorf("read %d: %q, %v after %s, want the last good value after %s", i, got, err, took, want)
 			}
 		}
-		if n := begun.Load(); n != 1 || !r.Busy() {
-			t.Errorf("%d calls hang, want 1; busy %t", n, r.Busy())
+		if n := begun.Load(); n != 1 || !r.call.Busy() {
+			t.Errorf("%d calls hang, want 1; busy %t", n, r.call.Busy())
 		}
 		close(release)
 		synctest.Wait()
 		if got, err := r.Read(t.Context(), time.Second, func() (string, error) { return "new", nil }); got != "new" || err != nil {
 			t.Errorf("%q, %v, want what is new", got, err)
 		}
-		if r.Busy() {
+		if r.call.Busy() {
 			t.Error("busy after an answer")
 		}
 	})

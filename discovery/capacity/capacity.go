@@ -150,7 +150,7 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 		if !c.Shares(g) {
 			continue
 		}
-		slots.add(g.UUID, Unallocatable(g, c), int64(c.SGPU.SlotsPerGPU))
+		slots.add(g.UUID, Unallocatable(g, c), int64(c.SGPU.Slots(g)))
 		cores.add(g.UUID, Unallocatable(g, c), 100)
 		// A request is for one GPU, so each GPU's memory is rounded alone.
 		memory.add(g.UUID, cmp.Or(Unallocatable(g, c), memoryFault(g)), c.SGPU.RoomMiB(g.MemoryMiB)/config.GiB.InMiB())
@@ -190,7 +190,10 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 }
 
 func memoryFault(g *machine.GPU) string {
-	if g.MemoryMiB < 1024 {
+	switch {
+	case g.MemoryMiB == 0:
+		return "it reports no memory: sgpu.memoryMiB sets the amount"
+	case g.MemoryMiB < 1024:
 		return fmt.Sprintf("its memory of %d MiB is not one GiB", g.MemoryMiB)
 	}
 	return ""

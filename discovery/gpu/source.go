@@ -19,19 +19,18 @@ type Source struct {
 
 // Options locate the drivers of a machine.
 type Options struct {
-	// DriverRoot is where this process sees the driver's installation; empty
-	// leaves it to the dynamic loader. HostDriverRoot is where the container
-	// runtime sees it; empty is the same place.
-	DriverRoot, HostDriverRoot string
+	// HostRoot is where this process sees the host's root; empty is its own.
+	// DriverRoot is where the driver is installed on the host. Empty finds it there,
+	// with HostRoot, and leaves its library to the dynamic loader without.
+	HostRoot, DriverRoot string
 	// DevRoot is the host's /dev, at the same path here and for the container
 	// runtime. It has the device nodes where the driver's root has none.
 	DevRoot string
 	// SysfsRoot is where the host's sysfs is, usually /sys.
 	SysfsRoot string
-	// Hook is the vendor's CDI hook on the host. This process sees the host's files
-	// below HostRoot, or [AutoHook]; empty leaves hooks out: images must then find
-	// the driver's libraries by themselves.
-	Hook, HostRoot string
+	// Hook is the vendor's CDI hook on the host, or [AutoHook]; empty leaves hooks out:
+	// images must then find the driver's libraries by themselves.
+	Hook string
 	// Features are optional parts for containers with GPUs.
 	Features Features
 	// Log gets what the vendors' libraries log, at debug level; nil discards.

@@ -36,9 +36,6 @@ type Vendor struct {
 	Module string
 	// Node is how the paths of its GPUs' device nodes begin; a number follows.
 	Node string
-	// Raw are the parts of sysfs, beside its PCI functions, that a maintainer asks for
-	// where a GPU is not read as it should be.
-	Raw []string
 	// Labels are the groups of labels that the vendor's nodes have beside those
 	// of every GPU.
 	Labels Labels

@@ -42,9 +42,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Interval is the slow ticker's; 0 is DefaultInterval.
 	Interval time.Duration
-	// DriverRoot is where the GPU driver's library is looked for; empty leaves
-	// that to the dynamic loader.
-	DriverRoot string
+	// HostRoot and DriverRoot locate the GPUs' drivers, as [gpu.Options] has them.
+	HostRoot, DriverRoot string
 	// GPUs are read by these; nil are all vendors that heddle supports.
 	GPUs gpu.Sources
 	// Hold keeps the sessions with the drivers open between scans, for a daemon
@@ -94,7 +93,7 @@ func New(o Options) *Host {
 		o.Release.known = true
 	}
 	if o.GPUs == nil {
-		o.GPUs = OpenGPUs(gpu.Options{DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
+		o.GPUs = OpenGPUs(gpu.Options{HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
 	}
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{

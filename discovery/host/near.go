@@ -1,6 +1,7 @@
 package host
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -10,15 +11,19 @@ import (
 
 // pcieSwitch is the deepest bridge that some GPUs share with HCAs.
 type pcieSwitch struct {
-	gpus int
-	hcas []*candidate
+	bridge
+	// level is the bridge's place on the path from the root.
+	level, gpus int
+	hcas        []*candidate
 }
 
 // nextToGPUs chooses the fabric from the HCAs next to GPUs. near is false if fewer
 // than half of the GPUs share a bridge with one. Of all sorts of HCAs, the
 // fabric is that which serves the most GPUs. A switch with fewer of them than
 // others with as many GPUs has its best other HCAs in their place: a rail in
-// Ethernet mode, a slower spare. A DPU is never a spare of a NIC.
+// Ethernet mode, a slower spare. A DPU takes the place of a NIC only if it is as fast,
+// and no other of its sort stands beside NICs. Switches of GPUs that left the bus keep
+// their rails: see [orphans].
 func nextToGPUs(m *machine.Machine, all []*candidate, vendors gpu.Vendors) (fabric []*candidate, near bool) {
 	gpus := gpusOf(m, vendors)
 	switches := switchesOf(m, gpus, all)
@@ -32,22 +37,95 @@ func nextToGPUs(m *machine.Machine, all []*candidate, vendors gpu.Vendors) (fabr
 	usual := usualSort(switches)
 	isUsual := func(c *candidate) bool { return c.sort == usual.sort }
 	rails := usualRails(switches, isUsual)
+	beside := map[sort]bool{} // The sorts that switches with all their rails have too.
+	for _, s := range switches {
+		for _, c := range s.hcas {
+			beside[c.sort] = beside[c.sort] || countOf(s.hcas, isUsual) >= rails[s.gpus]
+		}
+	}
 	for _, s := range switches {
 		var spares []*candidate
-		missing := rails[s.gpus]
 		for _, c := range s.hcas {
+			rail := c.infiniBand == usual.infiniBand && c.gbps >= usual.gbps && !beside[c.sort]
 			switch {
 			case isUsual(c):
 				fabric = append(fabric, c)
-				missing--
-			case usual.isDPU() || !c.isDPU():
+			case usual.isDPU() || !c.isDPU() || rail:
 				spares = append(spares, c)
 			}
 		}
 		slices.SortStableFunc(spares, better)
+		missing := rails[s.gpus] - countOf(s.hcas, isUsual)
 		fabric = append(fabric, spares[:max(0, min(missing, len(spares)))]...)
 	}
-	return fabric, true
+	return append(fabric, orphans(m, switches, len(gpus), all, isUsual, rails)...), true
+}
+
+func countOf(hcas []*candidate, is func(*candidate) bool) (n int) {
+	for _, c := range hcas {
+		if is(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// orphans returns the HCAs of the usual sort in switches whose GPUs have left the bus, as after
+// XID 79: such a switch is at the same place below its root as the others, with as many of them. Machines
+// have 2, 4, 8 or 16 GPUs: where more would be missing up to the next such number, the HCAs have
+// another purpose.
+func orphans(
+	m *machine.Machine, switches []*pcieSwitch, gpus int, all []*candidate,
+	isUsual func(*candidate) bool, rails map[int]int,
+) (found []*candidate) {
+	type place struct{ level, depth int }
+	functions, places, perSwitch := byAddress(m.PCI), map[place]bool{}, map[int]int{}
+	served := map[*candidate]bool{}
+	usualGPUs := 0
+	for _, s := range switches {
+		if perSwitch[s.gpus]++; perSwitch[s.gpus] > perSwitch[usualGPUs] {
+			usualGPUs = s.gpus
+		}
+		for _, c := range s.hcas {
+			served[c] = true
+			for _, f := range c.functions(functions) {
+				if isUsual(c) && s.level < len(f.Upstream) && s.bridge == (bridge{f.Root, f.Upstream[s.level]}) {
+					places[place{s.level, len(f.Upstream)}] = true
+				}
+			}
+		}
+	}
+	alone := map[bridge][]*candidate{}
+	for _, c := range all {
+		for _, f := range c.functions(functions) {
+			for level, up := range f.Upstream {
+				if isUsual(c) && !served[c] && places[place{level, len(f.Upstream)}] {
+					alone[bridge{f.Root, up}] = append(alone[bridge{f.Root, up}], c)
+				}
+			}
+		}
+	}
+	missing := 0
+	for _, hcas := range alone {
+		if len(hcas) == rails[usualGPUs] {
+			found = append(found, hcas...)
+			missing += usualGPUs
+		}
+	}
+	if gpus+missing > 1<<bits.Len(uint(gpus-1)) {
+		return nil
+	}
+	return found
+}
+
+// functions returns the PCI functions of an HCA: its own, and the one that reaches the GPU's memory.
+func (c *candidate) functions(byAddress map[string]*machine.PCIFunction) (all []*machine.PCIFunction) {
+	for _, address := range []string{c.hca.PCI, c.hca.DataDirect} {
+		if f := byAddress[address]; f != nil {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // bridge is a PCI bridge, below one root.
@@ -58,11 +136,7 @@ func underBridges(m *machine.Machine, all []*candidate) map[bridge][]*candidate 
 	functions := byAddress(m.PCI)
 	under := map[bridge][]*candidate{}
 	for _, c := range all {
-		for _, address := range []string{c.hca.PCI, c.hca.DataDirect} {
-			f := functions[address]
-			if f == nil {
-				continue
-			}
+		for _, f := range c.functions(functions) {
 			for _, up := range f.Upstream {
 				at := bridge{f.Root, up}
 				if n := len(under[at]); n == 0 || under[at][n-1] != c {
@@ -81,13 +155,13 @@ func switchesOf(m *machine.Machine, gpus []*machine.PCIFunction, all []*candidat
 	byBridge := map[bridge]*pcieSwitch{}
 	var switches []*pcieSwitch
 	for _, g := range gpus {
-		for _, up := range slices.Backward(g.Upstream) {
+		for level, up := range slices.Backward(g.Upstream) {
 			at := bridge{g.Root, up}
 			if len(under[at]) == 0 {
 				continue
 			}
 			if byBridge[at] == nil {
-				byBridge[at] = &pcieSwitch{hcas: under[at]}
+				byBridge[at] = &pcieSwitch{bridge: at, level: level, hcas: under[at]}
 				switches = append(switches, byBridge[at])
 			}
 			byBridge[at].gpus++
@@ -134,13 +208,7 @@ func usualRails(switches []*pcieSwitch, isUsual func(*candidate) bool) map[int]i
 		if counts[s.gpus] == nil {
 			counts[s.gpus] = map[int]int{}
 		}
-		n := 0
-		for _, c := range s.hcas {
-			if isUsual(c) {
-				n++
-			}
-		}
-		counts[s.gpus][n]++
+		counts[s.gpus][countOf(s.hcas, isUsual)]++
 	}
 	usual := map[int]int{}
 	for gpus, of := range counts {

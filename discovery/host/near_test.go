@@ -10,6 +10,8 @@ import (
 	facts "github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
+	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
 // rig builds a machine by PCIe switches.
@@ -128,6 +130,28 @@ func TestRolesNextToGPUs(t *testing.T) {
 			railNames("mlx5_%d", 8),
 		},
 		{
+			"one BlueField-3 rail among ConnectX-7",
+			eight(func(n int) machine.HCA {
+				return hca(fmt.Sprintf("mlx5_%d", n), map[bool]string{true: bf3, false: cx7}[n == 3], eth, 400)
+			}),
+			railNames("mlx5_%d", 8),
+		},
+		{
+			"a NIC is gone beside one of two BlueField-3 for storage",
+			(&rig{}).with(func(r *rig) {
+				for n := range 8 {
+					r.gpus(1, fmt.Sprint(n), "b")
+					if n != 7 {
+						r.hca(roce(n), fmt.Sprint(n), "b")
+					}
+					if n > 5 {
+						r.hca(hca(fmt.Sprintf("storage_%d", n), bf3, eth, 400), fmt.Sprint(n), "b")
+					}
+				}
+			}),
+			railNames("mlx5_%d", 7),
+		},
+		{
 			"BlueField-3 as rails",
 			eight(named("mlx5_%d", bf3, eth, 400)).hca(hca("mlx5_8", cx7, eth, 400), "f0", "f0"),
 			railNames("mlx5_%d", 8),
@@ -203,6 +227,31 @@ func TestRolesNextToGPUs(t *testing.T) {
 				t.Errorf("label rdma.hca.count is %d, want %d", got, len(tt.fabric))
 			}
 		})
+	}
+}
+
+// TestGPUThatLeftTheBus: no role and no rail changes because a GPU is gone when the daemon starts.
+func TestGPUThatLeftTheBus(t *testing.T) {
+	for _, name := range machines.Names(t) {
+		all := machines.Load(t, name)
+		vpd := map[string]sysfs.VPD{}
+		for _, h := range all.HCAs {
+			vpd[h.PCI] = sysfs.VPD{SwitchManagement: h.Role == machine.RoleNVSwitch}
+		}
+		(&memory{}).assign(all, vpd, Vendors())
+		rails := affinity.Rails(all)
+		for i := range all.GPUs {
+			m := machines.Load(t, name)
+			m.GPUs = slices.Delete(m.GPUs, i, i+1)
+			m.PCI = slices.DeleteFunc(m.PCI, func(f machine.PCIFunction) bool { return f.Address == all.GPUs[i].PCI })
+			(&memory{}).assign(m, vpd, Vendors())
+			if diff := cmp.Diff(rolesOf(all), rolesOf(m)); diff != "" {
+				t.Errorf("%s without GPU %d: roles (-before +now):\n%s", name, i, diff)
+			}
+			if diff := cmp.Diff(rails, affinity.Rails(m)); diff != "" {
+				t.Errorf("%s without GPU %d: rails (-before +now):\n%s", name, i, diff)
+			}
+		}
 	}
 }
 

@@ -153,7 +153,7 @@ func TestLabels(t *testing.T) {
 		},
 		{
 			name: "a product too long for a label", machine: hosting(gpus(0, 1, "NVIDIA "+strings.Repeat("X ", 60), 1024, "", "")...),
-			want: map[string]string{"nvidia.com/gpu.product": "NVIDIA-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-X-9217d3a8", "nvidia.com/gpu.family": "-"},
+			want: map[string]string{"nvidia.com/gpu.product": "NVIDIA-X-X-X-X-X-X-X-X-X-X-X-X-X-X-9217d3a8-X-X-X-X-X-X-X-X-X-X", "nvidia.com/gpu.family": "-"},
 		},
 		{
 			name: "graphics GPU and nameless machine", machine: with(hosting(gpus(0, 1, "Tesla T4", 15360, "turing", "7.5")...), func(m *machine.Machine) {

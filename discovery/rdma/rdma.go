@@ -1,9 +1,9 @@
 // Package rdma reads the kernel's RDMA devices: ports, GUIDs, device nodes and
 // the network devices on them.
 //
-// What it reports is sysfs'. RDMA netlink adds the network namespace mode. The package changes nothing: no link is set up, no device opened. A device
-// with firmware that does not answer keeps its last good values and holds up no
-// other.
+// What it reports is sysfs'. RDMA netlink adds the network namespace mode. The package
+// changes nothing: no link is set up, no device opened. A device with firmware that does
+// not answer keeps its last good values and holds up no other.
 package rdma
 
 import (
@@ -38,8 +38,10 @@ type Reader struct {
 	// mounted.
 	apart   string
 	class   bounded.Reading[listing]
-	devices map[string]*bounded.Reading[reading]
-	mode    bounded.Reading[string]
+	devices bounded.Group[string, reading]
+	// last are the last answers of the devices that the class listed last.
+	last map[string]reading
+	mode bounded.Reading[string]
 	// home: the process has seen a device in its own network namespace. In mode
 	// exclusive, one that never has is in the wrong namespace, and the devices that are
 	// missing belong to no pod.
@@ -51,7 +53,7 @@ type Reader struct {
 func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
 	return &Reader{
 		tree: tree, dev: filepath.Join(dev, "infiniband"), timeout: cmp.Or(timeout, bounded.DefaultTimeout),
-		apart: apart(tree.Root()), devices: map[string]*bounded.Reading[reading]{},
+		apart: apart(tree.Root()),
 	}
 }
 
@@ -146,17 +148,15 @@ func elsewhere(probe machine.Probe, mode string) machine.Probe {
 func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices, probe *machine.Probe) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	waits := make([]func(context.Context) (reading, error), len(all.names))
-	listed := map[string]bool{}
+	last := r.last
+	r.last = map[string]reading{}
+	answers := r.devices.Ask(ctx, all.names, func(name string) (reading, error) { return r.device(name), nil })
 	for i, name := range all.names {
-		listed[name] = true
-		if r.devices[name] == nil {
-			r.devices[name] = &bounded.Reading[reading]{}
+		one, err := answers[i].Value, answers[i].Err
+		if err != nil {
+			one = last[name]
 		}
-		waits[i] = r.devices[name].Start(func() (reading, error) { return r.device(name), nil })
-	}
-	for i, name := range all.names {
-		one, err := waits[i](ctx)
+		r.last[name] = one
 		found.Skipped = append(found.Skipped, one.skipped...)
 		if err != nil {
 			reason := bounded.Reason(r.timeout, err)
@@ -174,11 +174,6 @@ func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices, p
 			h.Ports = slices.Clone(h.Ports) // They may be in a Machine already.
 			h.CharDevices = all.nodes[name]
 			found.HCAs = append(found.HCAs, h)
-		}
-	}
-	for name, d := range r.devices {
-		if !listed[name] && !d.Busy() {
-			delete(r.devices, name)
 		}
 	}
 }

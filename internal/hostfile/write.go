@@ -54,7 +54,7 @@ func Write(path string, content []byte, perm fs.FileMode, durability Durability)
 
 // Holds reports whether the file at path has this content.
 func Holds(path string, content []byte) bool {
-	old, err := os.ReadFile(path)
+	old, err := Read(path)
 	return err == nil && bytes.Equal(old, content)
 }
 

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -23,30 +21,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// AuthOptions configures an Auth.
-type AuthOptions struct {
-	// Audience is the audience of tokens for this server only: a ServiceAccount's token with this
-	// audience is valid for nothing else.
-	Audience string
-	// Limits bound the requests that wait for a review, those of all clients and those of one
-	// address; zero ones do not.
-	Limits Limits
-	Log    *slog.Logger
-}
-
 // Auth authenticates bearer tokens with a TokenReview, for the audience or for the API
 // server, and authorizes their users with a SubjectAccessReview of "get" on the path
 // (nonResourceURLs of a ClusterRole).
 type Auth struct {
-	options AuthOptions
-	tokens  authentication.TokenReviewInterface
-	access  authorization.SubjectAccessReviewInterface
+	audience string
+	tokens   authentication.TokenReviewInterface
+	access   authorization.SubjectAccessReviewInterface
 	// codes are the last answers by token and path.
 	codes *cache.LRUExpireCache
-
-	warn  rate.Sometimes
-	mu    sync.Mutex         // Guards what follows.
-	waits map[netip.Addr]int // Requests that wait for a review, by address.
+	// reviews has a place for each request that waits for a review: it has a connection of the server.
+	reviews chan struct{}
+	warn    rate.Sometimes
+	log     *slog.Logger
 }
 
 const (
@@ -58,10 +45,12 @@ const (
 	maxCodes = 4096
 	// reviewTimeout bounds the reviews of a request.
 	reviewTimeout = 5 * time.Second
+	maxReviews    = 16
 )
 
-// NewAuth reviews tokens with the API server of a config.
-func NewAuth(config *rest.Config, o AuthOptions) (*Auth, error) {
+// NewAuth reviews tokens with the API server of a config. The audience is that of tokens for this server only: a
+// ServiceAccount's token with this audience is valid for nothing else.
+func NewAuth(config *rest.Config, audience string, log *slog.Logger) (*Auth, error) {
 	config = rest.CopyConfig(config)
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	tokens, err := authentication.NewForConfig(config)
@@ -73,8 +62,9 @@ func NewAuth(config *rest.Config, o AuthOptions) (*Auth, error) {
 		return nil, fmt.Errorf("make a client for access reviews: %w", err)
 	}
 	return &Auth{
-		options: o, tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews(),
-		codes: cache.NewLRUExpireCache(maxCodes), waits: map[netip.Addr]int{}, warn: rate.Sometimes{Interval: warnEvery},
+		audience: audience, tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews(),
+		codes: cache.NewLRUExpireCache(maxCodes), reviews: make(chan struct{}, maxReviews),
+		warn: rate.Sometimes{Interval: warnEvery}, log: log,
 	}, nil
 }
 
@@ -90,17 +80,18 @@ func (a *Auth) Admit(r *http.Request) int {
 		code, _ := known.(int)
 		return code
 	}
-	from := Source(r.RemoteAddr)
-	if !a.enter(from) {
+	select {
+	case a.reviews <- struct{}{}:
+		defer func() { <-a.reviews }()
+	default:
 		return http.StatusServiceUnavailable
 	}
-	defer a.leave(from)
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
 	code, err := a.review(ctx, token, r.URL.Path)
 	if err != nil {
 		// Anyone can send tokens.
-		a.warn.Do(func() { a.options.Log.WarnContext(ctx, "token cannot be reviewed", "err", err) })
+		a.warn.Do(func() { a.log.WarnContext(ctx, "token cannot be reviewed", "err", err) })
 		return http.StatusServiceUnavailable
 	}
 	ttl := rejectedTTL
@@ -109,31 +100,6 @@ func (a *Auth) Admit(r *http.Request) int {
 	}
 	a.codes.Add(key, code, ttl)
 	return code
-}
-
-// enter reports whether one more request of an address may wait: what waits has a connection
-// of the server.
-func (a *Auth) enter(from netip.Addr) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := 0
-	for _, n := range a.waits {
-		all += n
-	}
-	limits := a.options.Limits
-	if limits.Total > 0 && all >= limits.Total || limits.PerSource > 0 && a.waits[from] >= limits.PerSource {
-		return false
-	}
-	a.waits[from]++
-	return true
-}
-
-func (a *Auth) leave(from netip.Addr) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.waits[from]--; a.waits[from] == 0 {
-		delete(a.waits, from)
-	}
 }
 
 func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
@@ -164,7 +130,7 @@ func (a *Auth) review(ctx context.Context, token, path string) (int, error) {
 // user returns a token's user: a token for this server, or one for the API server. It is nil
 // if the token is neither.
 func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
-	for _, audiences := range [][]string{{a.options.Audience}, nil} {
+	for _, audiences := range [][]string{{a.audience}, nil} {
 		review, err := a.tokens.Create(ctx, &authenticationv1.TokenReview{
 			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
 		}, metav1.CreateOptions{})
@@ -172,7 +138,7 @@ func (a *Auth) user(ctx context.Context, token string) (*authenticationv1.UserIn
 			return nil, fmt.Errorf("review token: %w", err)
 		}
 		// An authenticator that does not know audiences returns none.
-		if review.Status.Authenticated && (audiences == nil || slices.Contains(review.Status.Audiences, a.options.Audience)) {
+		if review.Status.Authenticated && (audiences == nil || slices.Contains(review.Status.Audiences, a.audience)) {
 			return &review.Status.User, nil
 		}
 	}

@@ -30,39 +30,32 @@ func (s slow) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, http.ErrServerClosed
 }
 
-func newAuth(t *testing.T, api http.RoundTripper, limits Limits, log *slog.Logger) *Auth {
+func newAuth(t *testing.T, api http.RoundTripper, log *slog.Logger) *Auth {
 	t.Helper()
-	a, err := NewAuth(&rest.Config{Host: "http://api", QPS: -1, Transport: api}, AuthOptions{Audience: "a", Limits: limits, Log: log})
+	a, err := NewAuth(&rest.Config{Host: "http://api", QPS: -1, Transport: api}, "a", log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
 }
 
-// Requests that wait for the API server are few: each has a connection of the server, and one
-// client has not all of their places.
+// Requests that wait for the API server are few: each has a connection of the server.
 func TestWaitingRequestsAreFew(t *testing.T) {
 	api := slow{make(chan struct{}), make(chan struct{})}
-	a := newAuth(t, api, Limits{Total: 3, PerSource: 2}, slog.New(slog.DiscardHandler))
+	a := newAuth(t, api, slog.New(slog.DiscardHandler))
 	var waiting sync.WaitGroup
-	wait := func(from string) {
-		waiting.Go(func() { a.Admit(request(from)) })
+	for range maxReviews {
+		waiting.Go(func() { a.Admit(request("10.0.0.7:1")) })
 		<-api.arrived
 	}
-	wait("10.0.0.7:1")
-	wait("10.0.0.7:2")
 	// It would wait for the API server, and never come back here.
-	if code := a.Admit(request("10.0.0.7:3")); code != http.StatusServiceUnavailable {
-		t.Errorf("a third of one address: %d", code)
-	}
-	wait("10.0.0.8:1")
 	if code := a.Admit(request("10.0.0.9:1")); code != http.StatusServiceUnavailable {
-		t.Errorf("a fourth of all: %d", code)
+		t.Errorf("one more: %d", code)
 	}
 	close(api.answer)
 	waiting.Wait()
-	if len(a.waits) != 0 {
-		t.Errorf("still wait: %v", a.waits)
+	if len(a.reviews) != 0 {
+		t.Errorf("still wait: %d", len(a.reviews))
 	}
 }
 
@@ -75,7 +68,7 @@ func (broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, htt
 func TestWarnsOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		a := newAuth(t, broken{}, Limits{}, slog.New(slog.NewTextHandler(&log, nil)))
+		a := newAuth(t, broken{}, slog.New(slog.NewTextHandler(&log, nil)))
 		for _, want := range []int{1, 2} {
 			for range 5 {
 				if code := a.Admit(request("10.0.0.7:1")); code != http.StatusServiceUnavailable {

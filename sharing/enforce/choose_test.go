@@ -157,9 +157,9 @@ func TestChoose(t *testing.T) {
 }
 
 func TestDMemEdits(t *testing.T) {
-	l := New(Options{StateDir: t.TempDir(), HookDriverRoot: "/run/nvidia/driver", Log: slog.New(slog.DiscardHandler)})
+	l := New(Options{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	facts := full()
-	facts.Hook = "/usr/local/heddle/nvidia-cdi-hook"
+	facts.Hook, facts.DriverRoot = "/usr/local/heddle/nvidia-cdi-hook", "/run/nvidia/driver"
 	c := config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceNone}
 	if err := l.Configure(&c, &facts); err != nil {
 		t.Fatal(err)

@@ -36,20 +36,19 @@ const (
 // exceeds the limit. The limit goes with the cgroup. For other makers' GPUs the
 // kernel's controller of that name is asked itself.
 type dmem struct {
-	// driverRoot is the root of the driver's libraries as NVIDIA's hook sees it.
-	driverRoot string
 	// own is heddle-cdi-hook, for GPUs with memory that the kernel counts.
 	own, sysRoot string
 
-	mu sync.Mutex // guards hook
-	// hook is the path of nvidia-cdi-hook on the host, or empty.
-	hook string
+	mu sync.Mutex // guards what follows
+	// hook is the path of nvidia-cdi-hook on the host, or empty, and driverRoot the root of the
+	// driver's libraries there.
+	hook, driverRoot string
 }
 
-func (d *dmem) configure(hook string) {
+func (d *dmem) configure(hook, driverRoot string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hook = hook
+	d.hook, d.driverRoot = hook, driverRoot
 }
 
 func (d *dmem) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
@@ -57,7 +56,7 @@ func (d *dmem) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
 		return d.regionEdits(l)
 	}
 	d.mu.Lock()
-	hook := d.hook
+	hook, root := d.hook, d.driverRoot
 	d.mu.Unlock()
 	if hook == "" {
 		return nil, errors.New("dmem: the host has no nvidia-cdi-hook any more")
@@ -77,7 +76,7 @@ func (d *dmem) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
 			// createRuntime runs on the host, when the cgroup exists and no process of the
 			// container runs yet.
 			HookName: "createRuntime", Path: hook,
-			Args: []string{filepath.Base(hook), memoryHook, "--driver-root", d.driverRoot, "--gpu-id", c.Share.UUID},
+			Args: []string{filepath.Base(hook), memoryHook, "--driver-root", root, "--gpu-id", c.Share.UUID},
 			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
 		})
 	}

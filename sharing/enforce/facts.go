@@ -41,6 +41,8 @@ type Facts struct {
 	// Hook is the path of NVIDIA's hook on the node, HookError the reason why it cannot set
 	// memory limits, RegionError why the kernel's dmem controller cannot for the GPUs of Maker.
 	Hook, HookError, RegionError string
+	// DriverRoot is where the driver is installed on the node.
+	DriverRoot string
 	// UsageError is the reason why it is not known what containers use.
 	UsageError string
 }
@@ -50,8 +52,9 @@ type Host struct {
 	// Root is the path of the node's root in this process; empty for its own root.
 	// Library is sgpu.enforce.preloadLibrary.
 	Root, Library string
-	// Hook is nvidia-cdi-hook's path on the node, empty without, OwnHook heddle-cdi-hook's.
-	Hook, OwnHook string
+	// Hook is nvidia-cdi-hook's path on the node, empty without, OwnHook heddle-cdi-hook's, and
+	// DriverRoot where the driver is installed there.
+	Hook, OwnHook, DriverRoot string
 	// MPS: a [Keeper] is deployed on the node. MPSRoot is where its programs are.
 	MPS     bool
 	MPSRoot string
@@ -100,6 +103,7 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 	// counts there, or the driver, makes no difference here.
 	_, err = os.Stat(filepath.Join(h.sysRoot(), "fs/cgroup/cgroup.controllers"))
 	f.CgroupV2 = err == nil
+	f.DriverRoot = h.DriverRoot
 	f.Hook, f.HookError = h.Hook, message(checkHook(h.Root, h.Hook))
 	f.RegionError = message(h.checkRegions(m, shared))
 	return f

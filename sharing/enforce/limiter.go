@@ -25,8 +25,6 @@ type Options struct {
 	// ShmDir is the directory of the node, in memory, that MPS's daemons have
 	// as their /dev/shm; default /dev/shm.
 	ShmDir string
-	// HookDriverRoot is the driver's root as NVIDIA's hook sees it; default /.
-	HookDriverRoot string
 	// SysRoot defaults to /sys.
 	SysRoot string
 	// MountsHook is heddle-cdi-hook's path on the node: it rejects a container in which
@@ -57,7 +55,7 @@ var errNotConfigured = errors.New("no enforcer was chosen yet")
 func New(o Options) *Limiter {
 	m := newMPS(filepath.Join(o.StateDir, "mps"), cmp.Or(o.ShmDir, containerShm), o.Log)
 	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
-	d := &dmem{driverRoot: cmp.Or(o.HookDriverRoot, "/"), own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys")}
+	d := &dmem{own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys")}
 	return &Limiter{
 		options: o, mps: m, preload: p, dmem: d, err: errNotConfigured,
 		enforcers: map[config.Enforcer]enforcer{
@@ -72,7 +70,7 @@ func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := choose(c, f)
 	l.mps.configure(f.MPSControl, c.MPSMultiUser)
 	l.preload.configure(c.PreloadLibrary)
-	l.dmem.configure(f.Hook)
+	l.dmem.configure(f.Hook, f.DriverRoot)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.choice != choice || err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -150,7 +149,7 @@ func writeShared(dir, name string, from any) error {
 
 // readShared reads a file; a missing one leaves into as it is.
 func readShared(dir, name string, into any) error {
-	text, err := os.ReadFile(filepath.Join(dir, name))
+	text, err := hostfile.Read(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

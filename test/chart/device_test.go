@@ -79,7 +79,6 @@ func TestEvictionRight(t *testing.T) {
 // What the configuration asks of enforcers and the chart does not give is
 // rejected before anything is installed.
 func TestEnforcersThatTheChartLacks(t *testing.T) {
-	const host, driver = "gpuDevice.driverAccess=host", "gpuDevice.driverRoot=/run/nvidia/driver"
 	const image = "gpuDevice.preload.image=localhost/vgpu:1"
 	const library = "config.cluster.sgpu.enforce.preloadLibrary=/usr/local/vgpu/libvgpu.so"
 	for _, tt := range []struct{ name, sets, want string }{
@@ -87,12 +86,10 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"mps for compute, on some nodes", "config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.compute=mps", "asks for mps: set gpuDevice.mps too"},
 		{"mps, and it is there", "gpuDevice.mps=true,config.cluster.sgpu.enforce.compute=mps", ""},
 		{"mps of a replayed machine", "gpuDevice.machineConfigMap=dgx,config.cluster.sgpu.enforce.compute=mps", ""},
-		{"mps in a driver container", "gpuDevice.mps=true," + host + "," + driver, "use driverAccess: runtime"},
+		{"mps in a driver container", "gpuDevice.mps=true,driver.root=/opt/driver", "use driver.access=runtime"},
 		{"a library on the host", library, ""},
-		{"a library that is not seen", driver + "," + library, "set gpuDevice.preloadDir to a directory above it"},
 		{"a library of an image", image, ""},
 		{"a library of an image, and another one", image + "," + library, "and sgpu.enforce.preloadLibrary in config is /usr/local/vgpu/libvgpu.so: leave that out"},
-		{"a library of an image, and another one on some nodes", image + "," + driver + ",config.nodes[0].nodeName=n,config.nodes[0].sgpu.enforce.preloadLibrary=/opt/x.so", "set gpuDevice.preloadDir to a directory above it"},
 		{"a library of an image, and a ConfigMap", image + ",config.existingConfigMap=mine," + library, ""},
 		{"dmem without its hook", "config.cluster.sgpu.enforce.memory=dmem", "asks for dmem: set gpuDevice.cdiHook too"},
 		{"evict, and nothing is measured", "config.cluster.sgpu.enforce.memory=evict", "asks for evict: set gpuDevice.usageMetrics too"},
@@ -120,6 +117,44 @@ func TestHybridMode(t *testing.T) {
 	}
 }
 
+// Whatever --root-dir a kubelet has, it takes registrations in one place, and has all else below that directory.
+func TestKubeletRootDir(t *testing.T) {
+	pod := devicePod(t, renderDevice(t, "--set", "gpuDevice.kubeletDir=/data/kubelet"))
+	got := map[string]string{}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil && strings.Contains(v.HostPath.Path, "kubelet") {
+			got[v.Name] = v.HostPath.Path
+		}
+	}
+	want := map[string]string{
+		"device-plugins": "/var/lib/kubelet/device-plugins", "pod-resources": "/data/kubelet/pod-resources",
+		"plugins-registry": "/data/kubelet/plugins_registry",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("directories of the kubelet (-want +got):\n%s", diff)
+	}
+}
+
+// Each daemon that reads GPUs gets the host's root and may open the devices there, without a value and without
+// a part of NVIDIA's runtime; with driver.access=runtime none has a privilege.
+func TestDriverAccess(t *testing.T) {
+	for access, host := range map[string]bool{"auto": true, "runtime": false} {
+		objects := renderDevice(t, "--set", "driver.access="+access, "--set", "gpuDevice.mps=true",
+			"--set", "topoDiscovery.deploy=true", "--set", "topoDiscovery.worker.infiniband=false")
+		for _, name := range []string{"heddle-feature-discovery", devicePlugin, "heddle-topo-worker", "heddle-mps"} {
+			c := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name).Spec.Template.Spec.Containers[0]
+			visible := c.Env[slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NVIDIA_VISIBLE_DEVICES" })].Value
+			mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+				return m.MountPath == "/host" && m.ReadOnly && *m.MountPropagation == corev1.MountPropagationHostToContainer
+			})
+			privileged := c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+			if privileged != host || (visible == "void") != host || mounted != (host || name == devicePlugin) {
+				t.Errorf("%s with %s: privileged %t, visible %s, the host's root %t", name, access, privileged, visible, mounted)
+			}
+		}
+	}
+}
+
 // Probes go where the daemons of the host's network listen.
 func TestBindAddress(t *testing.T) {
 	for address, listen := range map[string]string{"127.0.0.1": "127.0.0.1", "::1": "[::1]"} {
@@ -140,6 +175,7 @@ func TestBindAddress(t *testing.T) {
 // What has one name on the host and inside: the kubelet dials sockets and the
 // container runtime reads CDI specs by the paths that the daemon writes.
 func TestDevicePathsAreTheHosts(t *testing.T) {
+	elsewhere := []string{"host", "pod-resources", "plugins-registry"}
 	for _, args := range [][]string{
 		nil,
 		{"--set", "gpuDevice.kubeletDir=/data/kubelet", "--set", "gpuDevice.cdiDir=/etc/cdi"},
@@ -151,7 +187,7 @@ func TestDevicePathsAreTheHosts(t *testing.T) {
 			inside[m.Name] = m.MountPath
 		}
 		for _, v := range pod.Volumes {
-			if v.HostPath != nil && v.Name != "driver-root" && inside[v.Name] != v.HostPath.Path {
+			if v.HostPath != nil && !slices.Contains(elsewhere, v.Name) && inside[v.Name] != v.HostPath.Path {
 				t.Errorf("%v: %s of the host is %s inside", args, v.HostPath.Path, inside[v.Name])
 			}
 		}

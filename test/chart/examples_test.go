@@ -51,7 +51,7 @@ func TestExamples(t *testing.T) {
 	}
 	want := []string{
 		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Deployment/nginx", "Deployment/sgpu-plain",
-		"Job/job-demo", "Job/mpi-job", "Job/pytorch-demo", "Job/training-job", "MPIJob/nccl-test", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst",
+		"Job/first-gang", "Job/job-demo", "Job/mpi-job", "Job/pytorch-demo", "Job/training-job", "MPIJob/nccl-test", "Pod/first-pod", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst",
 		"PodGroup/nginx", "Service/inference-service", "StatefulSet/gang-example", "StatefulSet/gang-example1",
 		"StatefulSet/gang-example2", "StatefulSet/gang-labels", "TFJob/tf-smoke-gpu",
 	}

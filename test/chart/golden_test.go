@@ -28,43 +28,43 @@ func goldens() []rendering {
 	return []rendering{
 		{name: "feature-default", templates: feature + " feature-discovery/rbac.yaml"},
 		{
-			name: "feature-host", templates: feature,
+			name: "feature-runtime", templates: feature,
 			set: "registry=registry.example.com/gpu/,tag=v9,imagePullPolicy=Always,imagePullSecrets[0].name=pull," +
-				"gpuLabel.driverAccess=host,gpuLabel.driverRoot=/run/nvidia/driver",
+				"driver.access=runtime,driver.runtimeClassName=nvidia",
 		},
 		{
 			name: "feature-replay", templates: feature,
-			set: "gpuLabel.machineConfigMap=dgx,gpuLabel.runtimeClassName=nvidia,config.existingConfigMap=mine," +
+			set: "gpuLabel.machineConfigMap=dgx,config.existingConfigMap=mine," +
 				"gpuLabel.cleanup=true,gpuLabel.runAsRoot=true,gpuLabel.metricsPort=19101",
 		},
 		{name: "device-default", templates: device + " device-plugin/rbac.yaml"},
 		{
-			name: "device-host", templates: device,
-			set: "registry=registry.example.com/gpu/,tag=v9,imagePullSecrets[0].name=pull,gpuDevice.driverAccess=host," +
-				"gpuDevice.driverRoot=/run/nvidia/driver,gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,gpuDevice.gdrcopy=true," +
+			name: "device-runtime", templates: device,
+			set: "registry=registry.example.com/gpu/,tag=v9,imagePullSecrets[0].name=pull,driver.access=runtime," +
+				"driver.runtimeClassName=nvidia,driver.root=/opt/nvidia/driver,gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,gpuDevice.gdrcopy=true," +
 				"gpuDevice.gds=true,gpuDevice.imexChannels=0,gpuDevice.kubeletDir=/data/kubelet," +
 				"gpuDevice.cdiDir=/etc/cdi,gpuDevice.deviceListStrategy=envvar,gpuDevice.authenticate=false,gpuDevice.maxSurge=0",
 		},
 		{
 			name: "device-replay", templates: device,
-			set: "gpuDevice.machineConfigMap=dgx,gpuDevice.replayDevices=/run/replay,gpuDevice.driverAccess=host," +
-				"gpuDevice.runtimeClassName=nvidia,config.existingConfigMap=mine,gpuDevice.maxSurge=10%,gpuDevice.metricsPort=19102",
+			set: "gpuDevice.machineConfigMap=dgx,gpuDevice.replayDevices=/run/replay," +
+				"config.existingConfigMap=mine,gpuDevice.maxSurge=10%,gpuDevice.metricsPort=19102",
 		},
 		{
 			name: "device-mps", templates: device + " mps/daemonset.yaml",
 			set: "gpuDevice.mps=true,gpuDevice.usageMetrics=true,gpuDevice.seLinuxType=container_device_plugin_t",
 		},
-		{name: "mps-host", templates: "mps/daemonset.yaml", set: "gpuDevice.mps=true,gpuDevice.driverAccess=host"},
+		{name: "mps-runtime", templates: "mps/daemonset.yaml", set: "gpuDevice.mps=true,driver.access=runtime"},
 		{
 			name: "device-preload", templates: device + " config.yaml",
 			set: "gpuDevice.preload.image=registry.example.com/vgpu:1,gpuDevice.preload.path=/opt/libvgpu.so," +
-				"gpuDevice.driverRoot=/run/nvidia/driver,config.cluster.sgpu.slotsPerGPU=4",
+				"driver.root=/opt/nvidia/driver,config.cluster.sgpu.slotsPerGPU=4",
 		},
 		{name: "topo-worker-default", templates: worker + " topo-worker/rbac.yaml"},
 		{name: "topo-worker-ethernet", templates: worker, set: "topoDiscovery.worker.infiniband=false"},
 		{
-			name: "topo-worker-host", templates: worker,
-			set: "gpuDevice.driverAccess=host,gpuDevice.driverRoot=/run/nvidia/driver,topoDiscovery.switchbox.existingSecret=manager," +
+			name: "topo-worker-runtime", templates: worker,
+			set: "driver.access=runtime,topoDiscovery.worker.infiniband=false,topoDiscovery.switchbox.existingSecret=manager," +
 				"topoDiscovery.worker.staticConfigMap=racks,topoDiscovery.worker.mKeySecret=m-keys",
 		},
 		{
@@ -78,7 +78,7 @@ func goldens() []rendering {
 				"topoDiscovery.master.exports={labels,hypernode,kueue},topoDiscovery.mode=leaf,topoDiscovery.master.replicas=3",
 		},
 		{
-			name: "topo-master-nothing-written", templates: master, set: "topoDiscovery.master.countPods=false",
+			name: "topo-master-nothing-written", templates: master,
 			args: []string{"--set-json", "topoDiscovery.master.exports=[]"},
 		},
 		{name: "scheduler-default", templates: sched},

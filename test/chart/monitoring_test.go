@@ -56,17 +56,17 @@ func alerts(t *testing.T, objects rendered) (all []alert) {
 // Every alert has its steps under its name, and every heading an alert.
 func TestAlertsHaveRunbooks(t *testing.T) {
 	objects := render(t, "--set", everything, "--set", "monitoring.deploy=true")
-	page, err := os.ReadFile(root + "/docs/reference/alerts.md")
+	page, err := os.ReadFile(root + "/" + docs.Observability)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var headings, names []string
-	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^### (Heddle\w+)$`).FindAllSubmatch(page, -1) {
 		headings = append(headings, string(m[1]))
 	}
 	for _, a := range alerts(t, objects) {
 		names = append(names, a.Alert)
-		_, anchor, _ := strings.Cut(a.Annotations["runbook_url"], "/docs/reference/alerts.md#")
+		_, anchor, _ := strings.Cut(a.Annotations["runbook_url"], "/"+docs.Observability+"#")
 		if anchor != strings.ToLower(a.Alert) {
 			t.Errorf("%s has runbook %q", a.Alert, a.Annotations["runbook_url"])
 		}
@@ -74,7 +74,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	slices.Sort(headings)
 	slices.Sort(names)
 	if diff := cmp.Diff(headings, names); diff != "" {
-		t.Errorf("(-docs/reference/alerts.md +alerts):\n%s", diff)
+		t.Errorf("(-%s +alerts):\n%s", docs.Observability, diff)
 	}
 }
 
@@ -140,14 +140,14 @@ func TestAlertsAreOfMetricsThatThereAre(t *testing.T) {
 
 // Every alert is on the page of metrics, with the labels of its summary in capitals.
 func TestDocumentedAlerts(t *testing.T) {
-	rows := [][]string{{"alert", "severity", "fires when", "for", "which means"}}
+	rows := [][]string{{"alert", "severity", "fires when", "for", "summary"}}
 	label := regexp.MustCompile(`\{\{ \$(?:labels\.)?(\w+) \}\}`)
 	for _, a := range alerts(t, render(t, "--set", everything, "--set", "monitoring.deploy=true")) {
 		summary := label.ReplaceAllStringFunc(a.Annotations["summary"], func(s string) string {
 			return strings.ToUpper(label.FindStringSubmatch(s)[1])
 		})
 		rows = append(rows, []string{
-			"[" + a.Alert + "](alerts.md#" + strings.ToLower(a.Alert) + ")", a.Labels["severity"], "`" + a.Expr + "`", a.For, summary,
+			"[" + a.Alert + "](#" + strings.ToLower(a.Alert) + ")", a.Labels["severity"], "`" + a.Expr + "`", a.For, summary,
 		})
 	}
 	slices.SortFunc(rows[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })

@@ -307,6 +307,40 @@ func TestPodsPolicy(t *testing.T) {
 	}...))
 }
 
+func TestIncompleteSharesPolicy(t *testing.T) {
+	base := func() *podWrite {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "p"}}
+		return &podWrite{new: pod, request: updating("p", devicePlugin, "n1")}
+	}
+	limits := func(names ...string) corev1.Container {
+		c := corev1.Container{Name: "c"}
+		for _, name := range names {
+			if c.Resources.Limits == nil {
+				c.Resources.Limits = corev1.ResourceList{}
+			}
+			c.Resources.Limits[corev1.ResourceName(name)] = resource.MustParse("1")
+		}
+		return c
+	}
+	p := policyOf(t, renderDevice(t, "--set", "admissionPolicy.incompleteShares=Deny"), "heddle-incomplete-shares")
+	var tries []try[corev1.Pod]
+	for name, containers := range map[string][2][]corev1.Container{
+		"no GPU":                             {{limits()}, nil},
+		"a GPU":                              {{limits("nvidia.com/gpu", "cpu")}, nil},
+		"a share":                            {{limits(), limits("nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory")}, {limits("nvidia.com/sgpu")}},
+		"compute alone":                      {{limits("nvidia.com/vcore", "cpu")}, nil},
+		"memory beside a whole GPU":          {{limits("nvidia.com/gpu", "nvidia.com/vmemory")}, nil},
+		"compute of another container's GPU": {{limits("nvidia.com/sgpu"), limits("nvidia.com/vcore")}, nil},
+		"an init container's compute":        {{limits("nvidia.com/sgpu")}, {limits("nvidia.com/vcore")}},
+	} {
+		tries = append(tries, try[corev1.Pod]{name, func(w *podWrite) {
+			w.new.Spec.Containers, w.new.Spec.InitContainers = containers[0], containers[1]
+		}})
+	}
+	slices.SortFunc(tries, func(a, b try[corev1.Pod]) int { return strings.Compare(a.name, b.name) })
+	checkPolicy(t, p, "heddle-incomplete-shares", base, tries)
+}
+
 func TestSharesPolicy(t *testing.T) {
 	const account = "system:serviceaccount:heddle-system:"
 	base := func() *podWrite {

@@ -41,7 +41,7 @@ const (
 	namespace = "heddle-system"
 )
 
-var update = flag.Bool("update", false, "write golden files and the table of docs/get-started/install.md")
+var update = flag.Bool("update", false, "write golden files and the table of docs/reference/values.md")
 
 // helmBinary builds the pinned Helm once; the build cache keeps it.
 var helmBinary = sync.OnceValues(func() (string, error) {

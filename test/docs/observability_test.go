@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write "+Observability)
 // The page has every reason of Events and every condition of package wellknown: its
 // groups of constants begin with who records them, and about what.
 func TestEventsAndConditions(t *testing.T) {
-	events, conditions := [][]string{{"reason", "type", "about", "from", "when"}}, [][]string{{"condition", "from", "it is"}}
+	events, conditions := [][]string{{"reason", "type", "about", "from", "when"}}, [][]string{{"condition", "from", "meaning"}}
 	group := regexp.MustCompile(`^(Warnings|Notices) of (heddle-\S+) about (.*)\.$`)
 	constants(t, "api/wellknown/events.go", func(about string, spec *ast.ValueSpec) {
 		name := spec.Names[0].Name

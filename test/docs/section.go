@@ -95,7 +95,7 @@ func Metrics(tb testing.TB, r *prometheus.Registry) string {
 		}
 		found[name] = row
 	}
-	rows := [][]string{{"metric", "type", "labels", "what it is"}}
+	rows := [][]string{{"metric", "type", "labels", "meaning"}}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		rows = append(rows, found[name])
 	}

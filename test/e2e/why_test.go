@@ -20,7 +20,7 @@ func TestWhy(t *testing.T) {
 		t.Helper()
 		var out string
 		eventually(t, func() string {
-			out, _ = l.run(t, "why", "-n", f.namespace, name, "--server", fmt.Sprintf("http://127.0.0.1:%d", port))
+			out, _ = l.run(t, "why", "-n", f.namespace, name, "--topo-master", fmt.Sprintf("http://127.0.0.1:%d", port))
 			for _, text := range want {
 				if !strings.Contains(out, text) {
 					return fmt.Sprintf("no %q in\n%s", text, out)

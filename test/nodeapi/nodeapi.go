@@ -161,9 +161,6 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string) {
 
 func (s *Server) bound(p *corev1.Pod) bool { return p.Spec.NodeName == s.Node.Name }
 
-// Watches is how many there are. Mu is held.
-func (s *Server) Watches() int { return len(s.watches) }
-
 func event(what string, object any) metav1.WatchEvent {
 	raw, _ := json.Marshal(object)
 	e := metav1.WatchEvent{Type: what}

@@ -56,8 +56,7 @@ func Start(tb testing.TB) *Secured {
 	api := httptest.NewServer(http.HandlerFunc(s.review))
 	tb.Cleanup(api.Close)
 	log := slog.New(slog.DiscardHandler)
-	options := httpserve.AuthOptions{Audience: httpapi.Audience, Log: log}
-	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, options)
+	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL}, httpapi.Audience, log)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -55,6 +55,11 @@ push() {
 }
 
 case "${1:-}" in
+docker | nerdctl | ctr | crane) # The engine before the command, as other suites have it.
+  engine=$1
+  [ "${2:-}" = push ] || usage
+  shift 2
+  push "$engine" "$@" ;;
 push) shift; push "$@" ;;
 unpack) [ $# = 2 ] || usage; unpack "$2" ;;
 *) usage ;;

@@ -86,6 +86,18 @@ func TestBundle(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	has(t, host+"/ai/gpu/heddle:v1", digest)
+	// The name of an engine goes before the command, or behind it.
+	engine := filepath.Join(dir, "crane")
+	if err := os.WriteFile(engine, []byte("#!/bin/sh\necho \"$@\" | sed 's| /[^ ]*/images/| |'\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"crane", "push", host + "/ai"}, {"push", "crane", host + "/ai"}} {
+		cmd := exec.CommandContext(t.Context(), run, args...)
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "push --index heddle "+host+"/ai/heddle:v1\n") {
+			t.Errorf("%q: %v: %s", args, err, out)
+		}
+	}
 	if out, err := exec.CommandContext(t.Context(), run, "unpack", filepath.Join(dir, "to")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

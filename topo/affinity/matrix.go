@@ -112,17 +112,31 @@ func IsFabricHCA(d Device) bool { return d.Role == machine.RoleFabric }
 // next to no GPU comes after those that are. GPUs of one number talk to each
 // other from node to node, each through the HCA next to it (NCCL), so the
 // GPU defines which HCAs belong together. Addresses alone give the same order on
-// usual machines, and not where firmware numbers buses otherwise.
+// usual machines, and not where firmware numbers buses otherwise. Where others share
+// a switch with a GPU, one that does not is placed among the nearest GPUs by its address:
+// its GPU may have left the bus, and the numbers of the others must not change.
 func (x *Matrix) RailOrder() []int {
-	type place struct{ hca, gpu int }
+	switches := slices.ContainsFunc(x.cells, func(c Class) bool { return c.Kind == PIX || c.Kind == PXB })
+	type place struct {
+		hca int
+		gpu float64
+	}
 	var all []place
 	for i, d := range x.Devices {
 		if d.GPU {
 			continue
 		}
-		p := place{i, len(x.Devices)}
-		if near, class := x.Nearest(i, IsGPU); class.Kind != Unknown && len(near) > 0 {
-			p.gpu = near[0]
+		p := place{i, float64(len(x.Devices))}
+		near, class := x.Nearest(i, IsGPU)
+		known := class.Kind != Unknown && len(near) > 0
+		isAfter := func(gpu int) bool { return machine.ComparePCI(x.Devices[gpu].PCI, d.PCI) > 0 }
+		switch at := slices.IndexFunc(near, isAfter); {
+		case known && (class.Kind >= PXB || !switches):
+			p.gpu = float64(near[0])
+		case known && at >= 0:
+			p.gpu = float64(near[at]) - 0.5
+		case known:
+			p.gpu = float64(near[len(near)-1]) + 0.5
 		}
 		all = append(all, p)
 	}

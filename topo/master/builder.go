@@ -23,8 +23,6 @@ import (
 // Options configures a Builder.
 type Options struct {
 	Source *informers.Source
-	// CountsPods reports whether the source watches pods.
-	CountsPods bool
 	// Levels are the tree's; NewLevels receives others when the configuration
 	// changes, and may be nil.
 	Levels    []fabric.Level
@@ -123,7 +121,7 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 	now, contact := b.options.Clock.Now(), b.options.Source.Contact()
 	next := snapshot.Snapshot{
 		Tree: b.fabric.Snapshot(b.clock.now(now, changes.ReportContact)), Levels: b.levels,
-		Nodes: was.Nodes.With(changes.Nodes), CountsPods: b.options.CountsPods, Gangs: was.Gangs.With(changes.Gangs),
+		Nodes: was.Nodes.With(changes.Nodes), Gangs: was.Gangs.With(changes.Gangs),
 		Generation: was.Generation, Mapped: was.Mapped,
 	}
 	if away(now, contact) {

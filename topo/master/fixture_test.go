@@ -100,12 +100,12 @@ func (c *cluster) replica(t *testing.T, mode fabric.Mode, change ...func(*master
 		t.Fatal(err)
 	}
 	r := &replica{registry: prometheus.NewRegistry()}
-	o := master.Options{CountsPods: true, Levels: fabric.Preset(mode, 0), Log: quiet()}
+	o := master.Options{Levels: fabric.Preset(mode, 0), Log: quiet()}
 	for _, f := range change {
 		f(&o)
 	}
 	source := informers.New(informers.Options{
-		Core: core, Topology: topology, GPUs: []corev1.ResourceName{"nvidia.com/gpu"}, Pods: o.CountsPods, Manager: publish.FieldManager,
+		Core: core, Topology: topology, GPUs: []corev1.ResourceName{"nvidia.com/gpu"}, Manager: publish.FieldManager,
 		Clock: o.Clock,
 	})
 	o.Source = source

@@ -82,9 +82,6 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for _, source := range s.StaleSources() {
 		show("stale_sources", float64(source.Nodes), string(source.Source))
 	}
-	if !s.CountsPods {
-		return
-	}
 	states, list := map[gang.Phase]int{}, s.GangList()
 	for i := range list {
 		states[list[i].State]++

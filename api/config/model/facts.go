@@ -11,11 +11,11 @@ import (
 type Facts struct {
 	// Node is the Node's name.
 	Node string `json:"node"`
-	// GPU is the model that the node has most of.
+	// GPU is the most frequent model of the node.
 	GPU GPU `json:"gpu"`
 	// CPU is the processor.
 	CPU CPU `json:"cpu"`
-	// RDMA is the HCAs of role fabric.
+	// RDMA are the HCAs of role fabric.
 	RDMA RDMA `json:"rdma"`
 	// Machine is everything, in the spelling of `heddle inspect -o json`.
 	Machine *machine.Machine `json:"machine"`
@@ -23,7 +23,7 @@ type Facts struct {
 
 // GPU is the model that a node has most of; ties go to the first by name.
 type GPU struct {
-	// Count is how many GPUs of this model; 0 on a node without GPUs.
+	// Count is the number of GPUs of this model; 0 on a node without GPUs.
 	Count int `json:"count"`
 	// Product is the driver's name: "NVIDIA H800".
 	Product string `json:"product"`
@@ -31,7 +31,7 @@ type GPU struct {
 	Model string `json:"model"`
 	// Interconnect is "NVLINK", "XGMI" or "PCIE"; empty without GPUs.
 	Interconnect string `json:"interconnect"`
-	// Memory is the size that the GPU is sold with: "80GB".
+	// Memory is the nominal size: "80GB".
 	Memory string `json:"memory"`
 	// Models are the short names of all models, the most numerous first.
 	Models []string `json:"models"`
@@ -46,7 +46,7 @@ type CPU struct {
 // RDMA is the HCAs of role fabric on a node, up or down. A virtual function whose
 // physical one is on the same machine does not count.
 type RDMA struct {
-	// Count is how many HCAs.
+	// Count is the number of HCAs.
 	Count int `json:"count"`
 	// LinkLayer is "InfiniBand" or "Ethernet", the more frequent one.
 	LinkLayer string `json:"linkLayer"`

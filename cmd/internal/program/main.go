@@ -216,8 +216,9 @@ func (h *Host) RegisterHost(fs *flag.FlagSet, interval time.Duration) {
 	fs.StringVar(&h.DevRoot, "dev-root", "/dev",
 		"where the host's device nodes are; of a replayed machine one for each GPU, named by UUID")
 	fs.StringVar(&h.ProcRoot, "proc-root", "/proc", "where the host's procfs is")
-	fs.StringVar(&h.DriverRoot, "driver-root", "",
-		"where the GPU driver is installed; empty: the dynamic loader finds its library")
+	fs.StringVar(&h.HostRoot, "host-root", "", "where the host's root directory is; empty: it is this process's")
+	fs.StringVar(&h.DriverRoot, "driver-root", "", "where the GPU driver is installed on the host; empty: with "+
+		"--host-root in /run/nvidia/driver or /, without where the dynamic loader finds its library")
 }
 
 // CheckHost validates the interval, and defaults the node's name.

@@ -154,9 +154,7 @@ func reviews(t *testing.T) (auth *httpserve.Auth, stop func()) {
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(api.Close)
-	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL, QPS: -1}, httpserve.AuthOptions{
-		Audience: "test", Log: slog.New(slog.DiscardHandler),
-	})
+	auth, err := httpserve.NewAuth(&rest.Config{Host: api.URL, QPS: -1}, "test", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

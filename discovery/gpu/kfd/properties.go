@@ -16,30 +16,24 @@ const maxProperties = 512
 type properties map[string]uint64
 
 // parseProperties reads /sys/class/kfd/kfd/topology/nodes/N/properties and the
-// files of that form below it. An incomplete file or one of another form is an error.
-func parseProperties(text string) (properties, error) {
+// files of that form below it. A line of another form, as a later kernel may write it, hides no other.
+func parseProperties(text string) properties {
 	p := properties{}
 	for line := range strings.Lines(text) {
-		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok || name == "" {
-			return nil, fmt.Errorf("invalid line %.60q: want name and number", line)
-		}
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("property %.60q: %w", name, errors.Unwrap(err))
-		}
-		if p[name] = n; len(p) > maxProperties {
-			return nil, fmt.Errorf("more than %d properties", maxProperties)
+		if err == nil && name != "" && len(p) < maxProperties {
+			p[name] = n
 		}
 	}
-	return p, nil
+	return p
 }
 
 // need are the first of the names that are not there.
 func (p properties) need(names ...string) error {
 	for _, name := range names {
 		if _, ok := p[name]; !ok {
-			return fmt.Errorf("no property %s, the file is cut off", name)
+			return fmt.Errorf("property %s is missing or not a number", name)
 		}
 	}
 	return nil
@@ -51,31 +45,26 @@ func readProperties(fs sysfs.FS, path string, names ...string) (properties, erro
 	if err != nil {
 		return nil, err
 	}
-	p, err := parseProperties(text)
-	if err == nil {
-		err = p.need(names...)
-	}
-	if err != nil {
+	p := parseProperties(text)
+	if err := p.need(names...); err != nil {
 		return nil, fmt.Errorf("read %s: %w", fs.Path(path), err)
 	}
 	return p, nil
 }
 
-// readEach reads DIR/N/properties: the links of a node, or its memory banks.
-func readEach(fs sysfs.FS, dir string, names ...string) ([]properties, error) {
+// readEach reads DIR/N/properties: the links of a node, or its memory banks. One that cannot be read hides no
+// other, and is an error beside them.
+func readEach(fs sysfs.FS, dir string, names ...string) (all []properties, err error) {
 	numbers, err := fs.List(dir)
-	if err != nil {
-		return nil, err
-	}
-	var all []properties
+	errs := []error{err}
 	for _, number := range numbers[:min(len(numbers), maxNodes)] {
 		p, err := readProperties(fs, dir+"/"+number+"/properties", names...)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			all = append(all, p)
 		}
-		all = append(all, p)
+		errs = append(errs, err)
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
 // parseErrors reads a RAS counter, RAS_BLOCK_err_count or aca_BLOCK:

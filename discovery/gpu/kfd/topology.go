@@ -81,11 +81,12 @@ func readTopology(fs sysfs.FS) (topology, error) {
 	if err != nil {
 		return t, err
 	}
-	if len(names) > maxNodes {
-		return t, fmt.Errorf("%s has %d nodes, more than %d", fs.Path(nodesDir), len(names), maxNodes)
-	}
 	slices.SortFunc(names, machine.CompareNames)
 	var errs []error
+	if len(names) > maxNodes {
+		errs = append(errs, fmt.Errorf("%s has %d nodes, more than %d", fs.Path(nodesDir), len(names), maxNodes))
+		names = names[:maxNodes]
+	}
 	byAddress := map[string]*device{}
 	for _, name := range names {
 		id, err := strconv.Atoi(name)
@@ -144,18 +145,14 @@ const (
 )
 
 // links returns a GPU's direct XGMI links to others; partitions of one GPU have the
-// same ones. min_bandwidth is for one link, max_bandwidth for all.
+// same ones. min_bandwidth is for one link, max_bandwidth for all. An error comes beside those that could be read.
 func (t *topology) links(fs sysfs.FS, d *device) ([]machine.NVLink, error) {
-	if t.fault != nil {
-		return nil, t.fault
-	}
+	errs := []error{t.fault}
 	byPeer := map[string]machine.NVLink{}
 	for _, n := range d.nodes {
 		all, err := readEach(fs, fmt.Sprintf("%s/%d/io_links", nodesDir, n.id),
 			"type", "node_to", "weight", "min_bandwidth", "max_bandwidth")
-		if err != nil {
-			return nil, err
-		}
+		errs = append(errs, err)
 		for _, p := range all {
 			peer := t.owner[int(min(p["node_to"], maxNodes))]
 			direct := p["type"] == xgmi && (p["weight"] <= oneHop || p["weight"] == partitions)
@@ -169,7 +166,7 @@ func (t *topology) links(fs sysfs.FS, d *device) ([]machine.NVLink, error) {
 	}
 	return slices.SortedFunc(maps.Values(byPeer), func(a, b machine.NVLink) int {
 		return machine.ComparePCI(a.Peer, b.Peer)
-	}), nil
+	}), errors.Join(errs...)
 }
 
 // maxLinks is more than any GPU has to one other.

@@ -28,7 +28,6 @@ func Vendor() *gpu.Vendor {
 		PCI:    gpu.PCI{Vendor: vendorID, GPUs: []string{"0x0380", "0x0302", "0x12"}},
 		Module: "amdgpu",
 		Node:   "/dev/dri/renderD",
-		Raw:    []string{"class/kfd", "module/amdgpu/version", "module/amdgpu/srcversion"},
 		Labels: gpu.Labels{Own: wellknown.AMDLabels()},
 		Remedies: gpu.Remedies{
 			Driver:    "Load AMD's driver, and see that it has a compute topology: lsmod, dmesg, ls /sys/class/kfd.",

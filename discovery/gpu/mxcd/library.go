@@ -54,7 +54,7 @@ type smi struct {
 func New(o gpu.Options) *Library {
 	return &Library{
 		fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev"),
-		tool: tool{root: cmp.Or(o.DriverRoot, "/"), timeout: gpu.ToolTimeout},
+		tool: tool{root: filepath.Join("/", o.HostRoot, o.DriverRoot), timeout: gpu.ToolTimeout},
 	}
 }
 
@@ -97,7 +97,7 @@ func (l *Library) ask(last *snapshot, addresses []string) smi {
 		return s
 	}
 	questions := [][]string{{"-L"}}
-	if s.table.memoryMiB == nil || s.links == nil {
+	if s.table.memoryMiB == nil || s.links == nil || s.tableErr != nil || s.topErr != nil {
 		questions = append(questions, nil, []string{"topo", "-m"})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.ToolsTimeout)
@@ -117,8 +117,10 @@ func (l *Library) ask(last *snapshot, addresses []string) smi {
 		s.tableErr = take(&s.table, answers[1], questions[1], parseTable)
 		s.topErr = take(&s.links, answers[2], questions[2], parseTopology)
 	}
-	if failed := errors.Join(s.listErr, s.tableErr, s.topErr); failed != nil && !errors.Is(failed, errNoTool) {
-		l.pause = pauseAfterFailure
+	for _, err := range []error{s.listErr, s.tableErr, s.topErr} {
+		if err != nil && !errors.Is(err, errNoTool) && !errors.Is(err, errPartial) {
+			l.pause = pauseAfterFailure
+		}
 	}
 	return s
 }

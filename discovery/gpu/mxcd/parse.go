@@ -53,13 +53,15 @@ func parseList(text string) ([]listed, error) {
 	if len(all)+len(errs) == 0 {
 		return nil, fmt.Errorf("no GPU in %s", excerpt(text))
 	}
-	switch {
-	case len(errs) == 0:
-		return all, nil
-	case len(all) == 0:
-		return nil, errors.Join(errs...)
+	return all, partial(len(all), errs)
+}
+
+// partial returns the errors of an answer with so many good lines; they are an errPartial if there are some.
+func partial(good int, errs []error) error {
+	if err := errors.Join(errs...); err == nil || good == 0 {
+		return err
 	}
-	return all, fmt.Errorf("%w: %w", errPartial, errors.Join(errs...))
+	return fmt.Errorf("%w: %w", errPartial, errors.Join(errs...))
 }
 
 func parseListed(line string) (g listed, err error) {
@@ -105,6 +107,7 @@ type table struct {
 func parseTable(text string) (table, error) {
 	t := table{memoryMiB: map[string]int64{}}
 	at := ""
+	var errs []error
 	for line := range strings.Lines(text) {
 		t.driver = version(t.driver, line, "Kernel Mode Driver Version:")
 		t.maca = version(t.maca, line, "MACA Version:")
@@ -117,17 +120,19 @@ func parseTable(text string) (table, error) {
 				at = field
 			case amount && at != "" && i+1 < len(fields) && fields[i+1] == "MiB" && len(t.memoryMiB) < maxGPUs:
 				mib, err := strconv.ParseInt(total, 10, 32)
-				if err != nil || mib <= 0 {
-					return t, fmt.Errorf("memory of %s in line %s", at, excerpt(line))
+				if err == nil && mib > 0 {
+					t.memoryMiB[at] = mib
+				} else if len(errs) < maxGPUs {
+					errs = append(errs, fmt.Errorf("memory of %s in line %s", at, excerpt(line)))
 				}
-				t.memoryMiB[at], at = mib, ""
+				at = ""
 			}
 		}
 	}
-	if len(t.memoryMiB) == 0 {
+	if len(t.memoryMiB)+len(errs) == 0 {
 		return t, fmt.Errorf("no GPU with its memory in %s", excerpt(text))
 	}
-	return t, nil
+	return t, partial(len(t.memoryMiB), errs)
 }
 
 // version returns the word after a name, unless it is known or none.
@@ -148,6 +153,7 @@ func version(known, line, name string) string {
 //	GPU1    MX      X       NODE   0              0-31,64-95
 func parseTopology(text string) (map[int][]int, error) {
 	var columns []int
+	var errs []error
 	links := map[int][]int{}
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
@@ -161,25 +167,35 @@ func parseTopology(text string) (map[int][]int, error) {
 			}
 			continue
 		}
-		if len(fields) <= len(columns) {
-			return nil, fmt.Errorf("row %s is cut off", excerpt(line))
-		}
-		peers := []int{}
-		for i, column := range columns {
-			switch word := fields[i+1]; word {
-			case "X", "SYS", "NODE", "PHB", "PXB", "PIX", "ETH", "NA":
-			case Link:
-				peers = append(peers, column)
-			default:
-				return nil, fmt.Errorf("connection %s in row GPU%d is not known", excerpt(word), row)
-			}
+		peers, err := peersOf(fields[1:], columns)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("row %s: %w", excerpt(line), err))
 		}
 		links[row] = peers
 	}
 	if len(columns) == 0 || len(links) != len(columns) {
-		return nil, fmt.Errorf("a matrix of %d columns and %d rows of GPUs in %s", len(columns), len(links), excerpt(text))
+		errs = append(errs,
+			fmt.Errorf("a matrix of %d columns and %d rows of GPUs in %s", len(columns), len(links), excerpt(text)))
 	}
-	return links, nil
+	return links, partial(len(links), errs)
+}
+
+// peersOf returns the columns with a MetaXLink in a row; a word that is not known hides no other.
+func peersOf(row []string, columns []int) (peers []int, err error) {
+	peers = []int{}
+	if len(row) < len(columns) {
+		err = errors.New("it is cut off")
+	}
+	for i, word := range row[:min(len(row), len(columns))] {
+		switch word {
+		case "X", "SYS", "NODE", "PHB", "PXB", "PIX", "ETH", "NA":
+		case Link:
+			peers = append(peers, columns[i])
+		default:
+			err = fmt.Errorf("connection %s is not known", excerpt(word))
+		}
+	}
+	return peers, err
 }
 
 // numbered is N of a first word GPUN.

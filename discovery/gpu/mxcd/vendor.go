@@ -30,7 +30,6 @@ func Vendor() *gpu.Vendor {
 		PCI:    gpu.PCI{Vendor: "0x9999", GPUs: []string{"0x03", "0x12"}},
 		Module: "metax",
 		Node:   "/dev/dri/renderD",
-		Raw:    []string{"class/mxcd", "class/metax", "module/metax"},
 		Labels: gpu.Labels{Own: wellknown.MetaXLabels()},
 		Remedies: gpu.Remedies{
 			Driver:    "Load MetaX's driver: lsmod shows metax, and there are /dev/mxcd and /sys/class/mxcd.",

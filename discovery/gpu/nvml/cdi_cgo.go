@@ -56,9 +56,7 @@ func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
 			ask(out, lib, g.MIG.Devices[j].UUID, g.MIG.Devices[j].UUID)
 		}
 	}
-	if err := l.addFeatures(out, p, hook); err != nil {
-		return nil, err
-	}
+	l.addFeatures(out, p, hook)
 	l.addChannels(out, p, m)
 	if hook == "" {
 		out.Common.Mounts = withSONAMEs(out.Common.Mounts, p.root)
@@ -137,7 +135,7 @@ func empty(e *specs.ContainerEdits) bool {
 }
 
 // addFeatures makes a device, of the mode's name, for what else the host has.
-func (l *Library) addFeatures(out *gpu.Edits, p place, hook string) error {
+func (l *Library) addFeatures(out *gpu.Edits, p place, hook string) {
 	for _, f := range []struct {
 		mode   nvcdi.Mode
 		wanted bool
@@ -145,17 +143,16 @@ func (l *Library) addFeatures(out *gpu.Edits, p place, hook string) error {
 		if !f.wanted {
 			continue
 		}
-		lib, err := l.nvcdi(f.mode, p, hook)
-		if err != nil {
-			return err
-		}
 		name := string(f.mode)
-		ask(out, lib, "all", name)
+		if lib, err := l.nvcdi(f.mode, p, hook); err != nil {
+			out.Missing[name] = err.Error()
+		} else {
+			ask(out, lib, "all", name)
+		}
 		if reason := out.Missing[name]; reason != "" {
 			out.Problems = append(out.Problems, name+" is wanted, and containers do not get it: "+reason)
 		}
 	}
-	return nil
 }
 
 // imexDevice has the IMEX channels of all containers with GPUs, and requestedEdit in their

@@ -34,7 +34,7 @@ type node struct {
 func install(t *testing.T, folder string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), gpu: machine.GPU{UUID: "GPU-5b8b4a5e-0000-4000-8000-000000000001", PCI: "0000:1b:00.0"}}
-	d, err := nvidia.Install(t.Context(), filepath.Join(n.dir, "driver"), folder, "550.54.15")
+	d, err := nvidia.Install(t.Context(), filepath.Join(n.dir, driverContainer), folder, "550.54.15")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,10 +87,7 @@ func (n *node) link(folder, to string, names ...string) {
 }
 
 func (n *node) options() gpu.Options {
-	return gpu.Options{
-		DriverRoot: n.driver.Root, HostDriverRoot: "/run/nvidia/driver", DevRoot: filepath.Join(n.dir, "host/dev"),
-		HostRoot: n.dir,
-	}
+	return gpu.Options{HostRoot: n.dir, DevRoot: filepath.Join(n.dir, "host/dev")}
 }
 
 // asked is what a process is to generate, in its environment.
@@ -191,7 +188,7 @@ func TestLayouts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := install(t, tt.folder)
-			n.file("driver/" + tt.bin + "/nvidia-smi")
+			n.file("run/nvidia/driver/" + tt.bin + "/nvidia-smi")
 			switch names := []string{"libnvidia-ml.so.1", "libcuda.so.1"}; {
 			case tt.via != "":
 				n.link(tt.links, tt.via, names...)
@@ -201,7 +198,7 @@ func TestLayouts(t *testing.T) {
 			}
 			dev, want := "host/dev", filepath.Join(n.dir, "host/dev")
 			if tt.ownNodes {
-				dev, want = "driver/dev", "/run/nvidia/driver/dev"
+				dev, want = "run/nvidia/driver/dev", "/run/nvidia/driver/dev"
 			}
 			n.mknod(dev, "nvidiactl", "nvidia-uvm", "nvidia0")
 			edits := n.generate(n.options())
@@ -232,7 +229,7 @@ func TestLayouts(t *testing.T) {
 // what the node lacks.
 func TestEditsFollowTheNode(t *testing.T) {
 	n := install(t, "usr/lib64")
-	n.mknod("driver/dev", "nvidiactl", "nvidia0")
+	n.mknod("run/nvidia/driver/dev", "nvidiactl", "nvidia0")
 	o := n.options()
 	o.Features = gpu.Features{GDRCopy: true, GDS: true, IMEX: "0"}
 	o.Hook = "/usr/bin/nvidia-cdi-hook"
@@ -265,11 +262,11 @@ func TestEditsFollowTheNode(t *testing.T) {
 	if len(e.Common.Hooks) > 0 || mountOf(e, "/usr/lib64/libcuda.so.1") == "" {
 		t.Errorf("without the hook's program: hooks %v, mounts %v", e.Common.Hooks, e.Common.Mounts)
 	}
-	n.mknod("driver/dev", "nvidia-uvm")
+	n.mknod("run/nvidia/driver/dev", "nvidia-uvm")
 	if e := changed("nvidia-uvm came"); len(e.Problems) != 4 {
 		t.Errorf("problems %q", e.Problems)
 	}
-	n.mknod("driver/dev", imexDir+"/channel0", imexDir+"/channel1")
+	n.mknod("run/nvidia/driver/dev", imexDir+"/channel0", imexDir+"/channel1")
 	want := "/run/nvidia/driver/dev/" + imexDir + "/channel0"
 	if e := changed("IMEX channels came"); !slices.Equal(nodes(e, imexDevice), []string{want}) {
 		t.Errorf("channels %q, want %s", nodes(e, imexDevice), want)
@@ -286,7 +283,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 	for socket, path := range map[string]string{
 		"persistenced": "/run/nvidia-persistenced/socket", "fabricmanager": "/run/nvidia-fabricmanager/socket",
 	} {
-		n.file("driver" + path)
+		n.file(driverContainer + path)
 		if e := changed(socket + " came"); mountOf(e, path) != "/run/nvidia/driver"+path {
 			t.Errorf("the socket of %s is not mounted", socket)
 		}
@@ -297,7 +294,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 			t.Errorf("the socket of %s is mounted, and gone", socket)
 		}
 	}
-	n.mknod("driver/dev", "gdrdrv", "nvidia-fs0")
+	n.mknod("run/nvidia/driver/dev", "gdrdrv", "nvidia-fs0")
 	if e := changed("gdrcopy and GDS came"); len(nodes(e, "gdrcopy")) != 1 || len(nodes(e, "gds")) != 1 || len(e.Problems) > 0 {
 		t.Errorf("devices %+v", e.Devices)
 	}
@@ -305,7 +302,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 	if err := os.Remove(filepath.Join(n.driver.Root, "dev/nvidia-uvm")); err != nil {
 		t.Fatal(err)
 	}
-	n.mknod("driver/dev", "nvidia-modeset", "nvidia-uvm")
+	n.mknod("run/nvidia/driver/dev", "nvidia-modeset", "nvidia-uvm")
 	changed("nvidia-uvm has another number")
 	if _, err := nvidia.Install(t.Context(), n.driver.Root, "usr/lib64", "550.54.15"); err != nil {
 		t.Fatal(err)
@@ -318,7 +315,7 @@ func TestEditsFollowTheNode(t *testing.T) {
 // With auto the spec follows a hook that comes and goes.
 func TestHookIsLookedFor(t *testing.T) {
 	n := install(t, "usr/lib64")
-	n.mknod("driver/dev", "nvidiactl", "nvidia-uvm", "nvidia0")
+	n.mknod("run/nvidia/driver/dev", "nvidiactl", "nvidia-uvm", "nvidia0")
 	o := n.options()
 	o.Hook = gpu.AutoHook
 	l := New(o)

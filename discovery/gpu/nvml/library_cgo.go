@@ -54,11 +54,11 @@ func (l *Library) load() (nvml.Interface, error) {
 	if l.api != nil {
 		return l.api, nil
 	}
-	if l.options.DriverRoot == "" {
+	if byLoader(l.options) {
 		l.api = nvml.New()
 		return l.api, nil
 	}
-	_, file, err := libraryIn(l.options.DriverRoot)
+	_, _, file, err := find(l.options)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ var errEnding = fmt.Errorf("NVML is %w: the session is ending", gpu.ErrAbsent)
 
 // Open implements [gpu.Library].
 func (l *Library) Open() (machine.Driver, int, error) {
-	if err := l.loaded.stale(l.options.DriverRoot); err != nil {
+	if err := l.loaded.stale(l.options); err != nil {
 		return machine.Driver{}, 0, err
 	}
 	l.loaded.look(l.options)
@@ -142,12 +142,11 @@ func (l *Library) Open() (machine.Driver, int, error) {
 		l.reset(map[string]nvml.Device{})
 	}
 	var driver machine.Driver
-	version, ret := api.SystemGetDriverVersion()
-	if ret != nvml.SUCCESS {
-		return driver, 0, failure("driver version", ret)
+	// These are the library's own, and stay when one call fails.
+	if version, ret := api.SystemGetDriverVersion(); ret == nvml.SUCCESS {
+		l.loaded.version = version
 	}
-	driver.Version, l.loaded.version = version, version
-	// It is the library's own, and stays when one call fails.
+	driver.Version = l.loaded.version
 	if cuda, ret := api.SystemGetCudaDriverVersion_v2(); ret == nvml.SUCCESS {
 		l.loaded.cuda = cudaVersion(cuda)
 	}

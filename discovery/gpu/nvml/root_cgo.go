@@ -11,48 +11,11 @@ import (
 	"strings"
 
 	"github.com/heddle-dev/heddle/discovery/gpu"
-	"github.com/heddle-dev/heddle/internal/hostfile"
 )
-
-// libraryName is the name that every driver package installs.
-const libraryName = "libnvidia-ml.so.1"
-
-// gke is where the installer of Google's images puts a driver. It is the root of
-// an installation: bin, lib64 and vulkan are below it. Nodes are in the host's /dev.
-const gke = "home/kubernetes/bin/nvidia"
-
-// libraryDirs returns where drivers have their libraries, below their root: the
-// packages of Debian, Red Hat and Arch, driver containers, Talos' extension, and a driver
-// with a separate directory.
-func libraryDirs() []string {
-	return []string{
-		"usr/lib/" + triple(), "usr/lib64", "usr/lib", "lib/" + triple(), "lib64", "lib", "usr/local/glibc/usr/lib",
-		"usr/local/nvidia/lib64",
-	}
-}
 
 // searchedDirs returns the directories that nvcdi searches without being asked to.
 func searchedDirs() []string {
 	return []string{"usr/lib/" + triple(), "usr/lib64", "lib/" + triple(), "lib64"}
-}
-
-// libraryIn finds the library's name under a driver's root, and the file that it leads to, which
-// is to be loaded. The dynamic loader does not look there, and LD_LIBRARY_PATH would bring the
-// host's libc along.
-func libraryIn(root string) (name, file string, err error) {
-	for _, at := range []string{"", gke} {
-		for _, dir := range libraryDirs() {
-			name := filepath.Join(at, dir, libraryName)
-			file, err := hostfile.Path(root, name)
-			if err != nil {
-				continue
-			}
-			if _, err := os.Stat(file); err == nil {
-				return filepath.Join(root, name), file, nil
-			}
-		}
-	}
-	return "", "", fmt.Errorf("%w: no %s under %s", gpu.ErrAbsent, libraryName, root)
 }
 
 // place is where a driver is on this node.
@@ -68,9 +31,8 @@ type place struct {
 
 // place looks where the driver is now: its root may be mounted, or filled, later.
 func (l *Library) place() place {
-	p := place{root: cmp.Or(l.options.DriverRoot, "/")}
-	p.host = cmp.Or(l.options.HostDriverRoot, p.root)
-	name, file, err := libraryIn(p.root)
+	root, name, file, err := find(l.options)
+	p := place{root: filepath.Join(l.options.HostRoot, root), host: root}
 	if err == nil && strings.HasPrefix(name, filepath.Join(p.root, gke)+"/") {
 		p.root, p.host = filepath.Join(p.root, gke), filepath.Join(p.host, gke)
 	}
@@ -119,7 +81,7 @@ func (l *Library) Fingerprint() string {
 	}
 	hook, _ := l.hook()
 	text := gpu.Fingerprint(patterns...) + hook + "\n"
-	if _, file, err := libraryIn(p.root); err == nil {
+	if _, _, file, err := find(l.options); err == nil {
 		if info, err := os.Stat(filepath.Dir(file)); err == nil {
 			text += fmt.Sprintf("%s %d\n", file, info.ModTime().UnixNano())
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/heddle-dev/heddle/discovery/gpu"
@@ -24,6 +25,46 @@ func TestLibraryIn(t *testing.T) {
 			}
 			if got, file, err := libraryIn(root); err != nil || got != want || file != want {
 				t.Errorf("got %q, %v, want %q", got, err, want)
+			}
+		})
+	}
+}
+
+// Each node is looked at for itself, and again: wherever its driver is, and whoever brings it, a daemon
+// with the host's root finds it without a value, and needs no part of NVIDIA's runtime.
+func TestFind(t *testing.T) {
+	const library = "usr/lib64/" + libraryName
+	for _, tt := range []struct {
+		name  string
+		o     gpu.Options
+		files []string
+		root  string // Empty if there is no driver.
+	}{
+		{"NVIDIA's runtime is the default", gpu.Options{}, []string{library, "etc/nvidia-container-runtime/config.toml"}, "/"},
+		{"a RuntimeClass", gpu.Options{}, []string{library, "usr/bin/nvidia-container-runtime"}, "/"},
+		{"the driver alone", gpu.Options{}, []string{library}, "/"},
+		{"a driver container", gpu.Options{}, []string{"run/nvidia/driver/" + library}, "/run/nvidia/driver"},
+		{"CDI only", gpu.Options{}, []string{library, "etc/cdi/nvidia.yaml"}, "/"},
+		{"a driver container, and one that is left on the host", gpu.Options{}, []string{library, "run/nvidia/driver/" + library}, "/run/nvidia/driver"},
+		{"GKE", gpu.Options{}, []string{gke + "/lib64/" + libraryName}, "/"},
+		{"named", gpu.Options{DriverRoot: "/opt/driver"}, []string{library, "opt/driver/" + library}, "/opt/driver"},
+		{"named, and not there", gpu.Options{DriverRoot: "/opt/driver"}, []string{library}, ""},
+		{"no driver", gpu.Options{}, nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.o.HostRoot = t.TempDir()
+			if _, _, _, err := find(tt.o); !errors.Is(err, gpu.ErrAbsent) {
+				t.Errorf("before the driver comes: %v", err)
+			}
+			for _, name := range tt.files {
+				file := filepath.Join(tt.o.HostRoot, name)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			root, _, file, err := find(tt.o)
+			if (err == nil) != (tt.root != "") || err == nil && (root != tt.root || !strings.HasPrefix(file, tt.o.HostRoot+root)) {
+				t.Errorf("root %q with %q, %v, want %q", root, file, err, tt.root)
 			}
 		})
 	}

@@ -64,13 +64,13 @@ func (f *loaded) note(path string) {
 // stale reports that the installed library is another one than the loaded: below a
 // driver's root, if there is one, also in another directory, as in the driver container of
 // another distribution. One that is gone may be in the middle of an upgrade: what comes decides.
-func (f *loaded) stale(root string) error {
+func (f *loaded) stale(o gpu.Options) error {
 	if f.file == nil {
 		return nil
 	}
 	path := f.path
-	if root != "" {
-		_, file, err := libraryIn(root)
+	if !byLoader(o) {
+		_, _, file, err := find(o)
 		if err != nil {
 			return nil //nolint:nilerr // It is gone.
 		}
@@ -98,7 +98,7 @@ func (f *loaded) stale(root string) error {
 // driver came, and once: the device plugin has HCAs to serve too.
 func (f *loaded) absent(o gpu.Options, err error) error {
 	links := bound(o)
-	if len(links) == 0 || o.DriverRoot != "" && !f.preceded {
+	if len(links) == 0 || !byLoader(o) && !f.preceded {
 		f.missed = time.Time{}
 		return err
 	}

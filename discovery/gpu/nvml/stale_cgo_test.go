@@ -76,17 +76,17 @@ func TestLoadedBelowARoot(t *testing.T) {
 	}
 	var f loaded
 	f.note(first)
-	if err := f.stale(root); err != nil {
+	if err := f.stale(gpu.Options{DriverRoot: root}); err != nil {
 		t.Errorf("the same file: %v", err)
 	}
 	if err := os.Remove(first); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.stale(root); err != nil {
+	if err := f.stale(gpu.Options{DriverRoot: root}); err != nil {
 		t.Errorf("between two files: %v", err)
 	}
 	put("usr/lib", "550.54")
-	if err := f.stale(root); !errors.Is(err, gpu.ErrRestart) {
+	if err := f.stale(gpu.Options{DriverRoot: root}); !errors.Is(err, gpu.ErrRestart) {
 		t.Errorf("in another directory: %v, want gpu.ErrRestart", err)
 	}
 }

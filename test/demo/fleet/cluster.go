@@ -85,7 +85,9 @@ func start(ctx context.Context, group *errgroup.Group, kubeconfig string) (*clus
 }
 
 // startMaster runs topo-master with its page.
-func (c *cluster) startMaster(ctx context.Context, group *errgroup.Group, config *rest.Config, page net.Listener) error {
+func (c *cluster) startMaster(
+	ctx context.Context, group *errgroup.Group, config *rest.Config, page net.Listener,
+) error {
 	core, err := informers.CoreClient(config)
 	if err != nil {
 		return err
@@ -96,10 +98,10 @@ func (c *cluster) startMaster(ctx context.Context, group *errgroup.Group, config
 	}
 	log := slog.New(slog.DiscardHandler)
 	source := informers.New(informers.Options{
-		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true,
+		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu},
 	})
 	builder := master.New(master.Options{
-		Source: source, CountsPods: true, Levels: fabric.Preset(fabric.ModeAuto, 0), Log: log,
+		Source: source, Levels: fabric.Preset(fabric.ModeAuto, 0), Log: log,
 	})
 	c.latest = builder.Latest()
 	server := httpapi.New(httpapi.Options{

@@ -55,6 +55,7 @@ func (s *story) shares(context.Context) error {
 		rows = append(rows, row)
 	}
 	s.table(rows)
-	s.print("\n%s\nA GPU that is in use is filled before an idle one is begun: the idle one stays whole.\n", waits.String())
+	s.print("\n%s\n", waits.String())
+	s.print("A GPU that is in use is filled before an idle one is begun: the idle one stays whole.\n")
 	return nil
 }

@@ -70,7 +70,13 @@ func (s *story) run(ctx context.Context) error {
 		},
 		{title: "Why giant waits, and what there is room for", show: "why giant", most: 8},
 		{title: "Notebooks share two GPUs of a node", do: s.shares},
-		{title: "What next", do: s.next},
+		{
+			title: "What next",
+			do: func(ctx context.Context) error {
+				s.cluster.report(&wrong) // For those who look at the page now.
+				return errors.Join(s.cluster.until(ctx, "the finding", found(1)), s.next())
+			},
+		},
 	} {
 		if err := s.title(ctx, step.title); err != nil {
 			return err
@@ -128,7 +134,7 @@ func (s *story) show(ctx context.Context, args string, most int) error {
 		return nil
 	}
 	s.print("$ %s %s\n", heddle, args)
-	cmd := exec.CommandContext(ctx, s.command, strings.Fields(args)...) //nolint:gosec // What `make fleet` built.
+	cmd := exec.CommandContext(ctx, s.command, strings.Fields(args)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.cluster.kubeconfig)
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
@@ -179,9 +185,10 @@ func (s *story) mapped(ctx context.Context) error {
 }
 
 // next shows what can be done next.
-func (s *story) next(context.Context) error {
+func (s *story) next() error {
 	if s.pause > 0 {
-		s.print("The page stays at %s/ until Ctrl-C. Until then, in another terminal:\n\n"+
+		s.print("The page stays at %s/ until Ctrl-C, with the cable in the wrong switch again, and with giant, which\n"+
+			"shows its reason when you choose it. In another terminal:\n\n"+
 			"export KUBECONFIG=%s\n%s topo tree     # every node of the map\n", s.cluster.url, s.cluster.kubeconfig, heddle)
 	} else {
 		s.print("make fleet           # on a terminal: the page stays until Ctrl-C\n")

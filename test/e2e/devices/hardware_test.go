@@ -96,17 +96,17 @@ func TestHardware(t *testing.T) {
 
 	r.create(t, r.cudaPod("holder", all, "info", "wait"))
 	r.prints(t, "holder", 1)
-	out, code := r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m")
+	out, code := r.heddleExit(t, "gpu", "release", r.Node(), "--for", "20m")
 	if code != 1 || !strings.Contains(out, "default/holder") || !strings.Contains(out, "/dev/nvidia") {
 		t.Errorf("with a pod on the GPU the release ends with %d:\n%s", code, out)
 	}
 	r.remove(t, "holder")
 	waitClosed(t, r.plugin, labeler)
-	if out, code := r.heddleExit(t, "gpu", "release", "--node", r.Node(), "--for", "20m"); code != 0 {
+	if out, code := r.heddleExit(t, "gpu", "release", r.Node(), "--for", "20m"); code != 0 {
 		t.Errorf("without the pod the release ends with %d:\n%s", code, out)
 	}
 	r.waitAllocatable(t, gpuResource, 0)
-	r.heddle(t, "gpu", "release", "--node", r.Node(), "--undo")
+	r.heddle(t, "gpu", "release", r.Node(), "--undo")
 	r.waitAllocatable(t, gpuResource, int64(len(gpus)))
 	r.create(t, r.cudaPod("again", all, "info"))
 	r.prints(t, "again", 1)

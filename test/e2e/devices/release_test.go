@@ -94,7 +94,7 @@ func (d *readers) resetGPU(t *testing.T, train controlled) {
 
 	index := fmt.Sprint(gpu.Index)
 	d.procedure(t, "Reset a GPU", []string{
-		"gpu-1", d.Node(), "GPU-b3bea0df-089e-40d8-8ee0-80c789de9e83", gpu.UUID, "--gpu 3", "--gpu " + index, "-i 3", "-i " + index,
+		"gpu-1 3", d.Node() + " " + index, "gpu-1", d.Node(), "-i 3", "-i " + index,
 	},
 		step{"heddle drain ", func(out string) {
 			if !strings.Contains(out, namespace+"/"+pod.Name+": evicted") {

@@ -92,12 +92,12 @@ func (r *rig) run(t testing.TB) {
 	must(t, err)
 	levels := fabric.Preset(fabric.ModeAuto, 0)
 	source := informers.New(informers.Options{
-		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Pods: true, Manager: "heddle-topo-master",
+		Core: core, Topology: topology, GPUs: []corev1.ResourceName{gpu}, Manager: "heddle-topo-master",
 		Clock: r,
 	})
 	history := informers.NewHistory(core, "heddle-topo-master", clock.RealClock{})
 	log := slog.New(slog.DiscardHandler)
-	m := master.New(master.Options{Source: source, CountsPods: true, Levels: levels, Log: log, Clock: r})
+	m := master.New(master.Options{Source: source, Levels: levels, Log: log, Clock: r})
 	r.latest = m.Latest()
 	r.routes = httpapi.New(httpapi.Options{
 		Latest: m.Latest(), Registry: prometheus.NewRegistry(), Log: log,

@@ -3,8 +3,8 @@
 package versions
 
 import (
+	"fmt"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -22,23 +22,23 @@ func (w *world) daemons(installer *install.Installer) {
 	const name = "dgx"
 	w.node(name, corev1.ResourceList{}, nil)
 	for _, daemon := range []string{"feature-discovery", "topo-worker"} {
-		cmd := exec.CommandContext(w.t.Context(), filepath.Join(installer.Dir, "heddle-node"), daemon, "--oneshot", "--node-name="+name,
+		run(w.t, filepath.Join(installer.Dir, "heddle-node"), daemon, "--node-name="+name, "--metrics-address=",
 			"--machine="+filepath.Join(installer.Root, "test/machines/dgx-h100.json"), "--kubeconfig="+w.kubeconfig(w.t, w.podToken("heddle-"+daemon, name)))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			w.t.Errorf("%s: %v\n%s", daemon, err, out)
+	}
+	eventually(w.t, func() string {
+		n, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
 		}
-	}
-	n, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if got := n.Labels["nvidia.com/gpu.count"]; got != "8" {
-		w.t.Errorf("label nvidia.com/gpu.count is %q, want 8", got)
-	}
-	path := "/apis/topology.heddle.dev/v1alpha1/nodetopologies/" + name
-	if _, err := w.client.Discovery().RESTClient().Get().AbsPath(path).DoRaw(w.t.Context()); err != nil {
-		w.t.Errorf("NodeTopology of %s: %v", name, err)
-	}
+		if got := n.Labels["nvidia.com/gpu.count"]; got != "8" {
+			return fmt.Sprintf("label nvidia.com/gpu.count is %q, want 8", got)
+		}
+		path := "/apis/topology.heddle.dev/v1alpha1/nodetopologies/" + name
+		if _, err := w.client.Discovery().RESTClient().Get().AbsPath(path).DoRaw(w.t.Context()); err != nil {
+			return fmt.Sprintf("NodeTopology of %s: %v", name, err)
+		}
+		return ""
+	})
 	address := "127.0.0.1:" + freePorts(w.t, 1)[0]
 	run(w.t, filepath.Join(installer.Dir, "heddle-topo-master"), "--namespace="+namespace, "--listen="+address,
 		"--kubeconfig="+w.kubeconfig(w.t, w.podToken("heddle-topo-master", name)))

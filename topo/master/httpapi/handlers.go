@@ -100,11 +100,7 @@ const whyTimeout = 15 * time.Second
 func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	q := r.URL.Query()
 	namespace, name := q.Get("namespace"), q.Get("name")
-	switch {
-	case s.options.Pending == nil:
-		http.Error(w, "the server watches no pods", http.StatusNotFound)
-		return
-	case namespace == "" || name == "":
+	if namespace == "" || name == "" {
 		http.Error(w, "ask for ?namespace= and &name= of a pod or a gang", http.StatusBadRequest)
 		return
 	}

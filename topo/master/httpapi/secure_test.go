@@ -53,7 +53,7 @@ func TestTokenAuth(t *testing.T) {
 	f.put("dragonfly-1", "n1")
 	server := newServer(f, func(o *Options) {
 		var err error
-		if o.Auth, err = httpserve.NewAuth(&rest.Config{Host: api.URL, QPS: -1}, httpserve.AuthOptions{Audience: Audience, Log: o.Log}); err != nil {
+		if o.Auth, err = httpserve.NewAuth(&rest.Config{Host: api.URL, QPS: -1}, Audience, o.Log); err != nil {
 			t.Fatal(err)
 		}
 		o.Alive = func() string { return "" }

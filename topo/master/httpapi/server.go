@@ -38,7 +38,7 @@ type Options struct {
 	Contact func() time.Time
 	// History has the Events about cables; nil for none.
 	History *informers.History
-	// Pending answers why pods have no node; nil where no pods are watched.
+	// Pending answers why pods have no node.
 	Pending *explain.Lister
 	// Alive returns a description of the failure, or an empty string.
 	Alive func() string

@@ -31,7 +31,7 @@ func newFixture(tb testing.TB, mode fabric.Mode) *fixture {
 	tb.Helper()
 	levels := fabric.Preset(mode, 0)
 	m := fabric.New(levels)
-	return &fixture{tree: m, now: snapshot.Snapshot{Levels: levels, CountsPods: true}, latest: snapshot.NewLatest()}
+	return &fixture{tree: m, now: snapshot.Snapshot{Levels: levels}, latest: snapshot.NewLatest()}
 }
 
 // node adds a node to the next snapshot.

@@ -34,10 +34,6 @@ type Options struct {
 	// GPUs are the resources that pods request whole GPUs by: nvidia.com/gpu, and
 	// amd.com/gpu beside it in a cluster of several makers.
 	GPUs []corev1.ResourceName
-	// Pods turns the watch of pods on, which counts free GPUs and finds gangs. It covers all pods:
-	// a gang includes pods that wait for a node and pods that ended, and no selector of the API
-	// finds the labels and annotations, in several spellings, that make a pod a member.
-	Pods bool
 	// Manager is the field manager that owns heddle's labels of Nodes.
 	Manager string
 	// Clock is the real one if nil.
@@ -49,7 +45,9 @@ type Source struct {
 	clock   clock.PassiveClock
 	nodes   *informer[Node, *Node]
 	reports *informer[Report, *Report]
-	pods    *informer[Pod, *Pod] // Nil if pods are not watched.
+	// pods are all: a gang includes pods that wait for a node and pods that ended, and no selector of
+	// the API finds the labels and annotations, in several spellings, that make a pod a member.
+	pods    *informer[Pod, *Pod]
 	synced  atomic.Bool
 	changed notify.Signal
 
@@ -98,11 +96,9 @@ func New(o Options) *Source {
 	nodes := nodeReader{gpus: o.GPUs, manager: o.Manager}
 	s.nodes = newInformer(s.clock, o.Core, "nodes", &corev1.Node{}, nil, nodes.read, s.onNode)
 	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, readReport, s.onReport)
-	if o.Pods {
-		pods := podReader{o.GPUs}
-		s.pods = newInformer(s.clock, o.Core, "pods", &corev1.Pod{}, pods.wants, pods.read, s.onPod)
-		utilruntime.Must(s.pods.store.AddIndexers(cache.Indexers{byGang: gangOf})) // It fails for a name twice.
-	}
+	pods := podReader{o.GPUs}
+	s.pods = newInformer(s.clock, o.Core, "pods", &corev1.Pod{}, pods.wants, pods.read, s.onPod)
+	utilruntime.Must(s.pods.store.AddIndexers(cache.Indexers{byGang: gangOf})) // It fails for a name twice.
 	return s
 }
 
@@ -112,13 +108,9 @@ func (s *Source) reset() {
 
 // Run watches until ctx ends. It returns nil: failed requests are retried.
 func (s *Source) Run(ctx context.Context) error {
-	controllers := []cache.Controller{s.nodes.controller, s.reports.controller}
-	if s.pods != nil {
-		controllers = append(controllers, s.pods.controller)
-	}
 	var group sync.WaitGroup
 	var synced []cache.DoneChecker
-	for _, c := range controllers {
+	for _, c := range []cache.Controller{s.nodes.controller, s.reports.controller, s.pods.controller} {
 		group.Go(func() { c.RunWithContext(ctx) })
 		synced = append(synced, c.HasSyncedChecker())
 	}
@@ -139,11 +131,7 @@ func (s *Source) Synced() bool { return s.synced.Load() }
 // Contact returns the time when the API server last sent anything, if only a bookmark, on the watch
 // that has been silent for longest. Zero means that one of them never received anything.
 func (s *Source) Contact() time.Time {
-	oldest := min(s.nodes.contact.Load(), s.reports.contact.Load())
-	if s.pods != nil {
-		oldest = min(oldest, s.pods.contact.Load())
-	}
-	return contactTime(oldest)
+	return contactTime(min(s.nodes.contact.Load(), s.reports.contact.Load(), s.pods.contact.Load()))
 }
 
 // Take hands the changes over.

@@ -17,8 +17,6 @@ import (
 type Gangs struct {
 	// StaleSince is as in Topology.
 	StaleSince time.Time `json:"staleSince,omitzero"`
-	// Unwatched means that the replica watches no pods, and so knows no gangs.
-	Unwatched bool `json:"unwatched,omitempty"`
 	// Gangs are ordered by namespace and name.
 	Gangs []Gang `json:"gangs"`
 }
@@ -65,7 +63,7 @@ func (s *Snapshot) SelectGangs(namespace string, state gang.Phase) Gangs {
 	list := slices.DeleteFunc(s.GangList(), func(g Gang) bool {
 		return namespace != "" && g.Namespace != namespace || state != "" && g.State != state
 	})
-	return Gangs{StaleSince: s.StaleSince, Unwatched: !s.CountsPods, Gangs: list}
+	return Gangs{StaleSince: s.StaleSince, Gangs: list}
 }
 
 // GangList returns all gangs.

@@ -42,7 +42,7 @@ func fleet(tb testing.TB, n, size int) snapshot.Snapshot {
 		gangs[key] = &informers.Gang{Name: key, Members: members}
 	}
 	return snapshot.Snapshot{
-		Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)), CountsPods: true,
+		Generation: 1, Tree: m.Snapshot(time.Unix(1, 0)),
 		Nodes: table(nodes), Gangs: snapshot.Table[*informers.Gang]{}.With(gangs),
 	}
 }

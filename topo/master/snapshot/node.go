@@ -13,7 +13,7 @@ import (
 // GPUs counts accelerators.
 type GPUs struct {
 	// Free is the number that pods could get now: GPUs that the kubelet offers on Ready and
-	// schedulable nodes, minus GPUs that pods hold. Absent if pods are not counted.
+	// schedulable nodes, minus GPUs that pods hold. Absent without GPUs.
 	Free *int `json:"free,omitempty"`
 	// Offered is the number of GPUs that the kubelets offer, on nodes in any state. It is less than
 	// Total where no device plugin runs, or where it withholds GPUs that are unhealthy or allocated
@@ -46,7 +46,7 @@ func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 	}
 	g.Offered = int(n.Node.GPUs)
 	g.Total = max(g.Total, g.Offered)
-	if s.CountsPods && g.Total > 0 {
+	if g.Total > 0 {
 		g.Free = new(int)
 		if n.Node.Ready && !n.Node.Cordoned {
 			*g.Free = max(g.Offered-int(n.Used), 0)

@@ -26,10 +26,7 @@ type Snapshot struct {
 	Tree   *fabric.Snapshot
 	Levels []fabric.Level
 	Nodes  Table[*informers.NodeState]
-	// CountsPods reports whether pods are watched, without which Gangs and the
-	// nodes' GPUs in use are unknown.
-	CountsPods bool
-	Gangs      Table[*informers.Gang]
+	Gangs  Table[*informers.Gang]
 	// Discovery holds the leaves with uplinks for each node's worker to discover, by node.
 	Discovery map[string][]string
 	// StaleSince is the time when the API server last sent anything, if that is too long ago; else

@@ -20,22 +20,33 @@ type info struct {
 	requested  int64
 	// allocatable is how many whole GPUs there are.
 	allocatable int64
+	// counted are the percents of compute that the kubelet counts, and that pods have; none if most is 0.
+	most, counted int64
 }
 
 func (i *info) Node() *corev1.Node           { return i.node }
 func (i *info) GetPods() []framework.PodInfo { return i.pods }
 func (i *info) GetGeneration() int64         { return i.generation }
 
-func (i *info) GetRequested() framework.Resource   { return requested{gpus: i.requested} }
-func (i *info) GetAllocatable() framework.Resource { return requested{gpus: i.allocatable} }
+func (i *info) GetRequested() framework.Resource {
+	return requested{gpus: i.requested, vcore: i.counted}
+}
+
+func (i *info) GetAllocatable() framework.Resource {
+	return requested{gpus: i.allocatable, vcore: i.most}
+}
 
 type requested struct {
 	framework.Resource
-	gpus int64
+	gpus, vcore int64
 }
 
 func (r requested) GetScalarResources() map[corev1.ResourceName]int64 {
-	return map[corev1.ResourceName]int64{"nvidia.com/gpu": r.gpus}
+	all := map[corev1.ResourceName]int64{"nvidia.com/gpu": r.gpus}
+	if r.vcore > 0 {
+		all["nvidia.com/vcore"] = r.vcore
+	}
+	return all
 }
 
 type podInfo struct {
@@ -44,6 +55,30 @@ type podInfo struct {
 }
 
 func (p podInfo) GetPod() *corev1.Pod { return p.pod }
+
+// TestPodsWithoutAShareCount: a pod with vcore and no share of a GPU takes what the kubelet counts.
+func TestPodsWithoutAShareCount(t *testing.T) {
+	s := scheduler()
+	r, err := s.Request(pod("p", 30, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		most, counted int64
+		want          string
+	}{
+		{0, 0, ""}, // The kubelet does not count.
+		{200, 170, ""},
+		{200, 171, "node(s) have no nvidia.com/vcore left that their kubelet counts: 29 of 200; needs 30"},
+		{200, 300, "node(s) have no nvidia.com/vcore left that their kubelet counts: 0 of 200; needs 30"},
+	} {
+		i := holding(node(0))
+		i.most, i.counted = tt.most, tt.counted
+		if got := s.Filter(r, i).Message(); got != tt.want {
+			t.Errorf("%d of %d: %q, want %q", tt.counted, tt.most, got, tt.want)
+		}
+	}
+}
 
 func TestStateFollowsGenerations(t *testing.T) {
 	s := scheduler()

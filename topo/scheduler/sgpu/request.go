@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -21,6 +22,8 @@ type Request struct {
 	containers []container
 	// node selects the preferred nodes; empty means the configured default.
 	node config.Placement
+	// counted are the pod's vcore and vmemory as a kubelet counts them.
+	counted map[corev1.ResourceName]int64
 }
 
 type container struct {
@@ -79,6 +82,13 @@ func parseRequest(pod *corev1.Pod, c *config.NodeConfig) (*Request, error) {
 		return nil, faults
 	case len(r.containers) == 0:
 		return nil, quota.ErrNoShare
+	}
+	r.counted = map[corev1.ResourceName]int64{}
+	all := resource.PodLimits(pod, resource.PodResourcesOptions{})
+	for _, name := range []string{c.Resources.VCore, c.Resources.VMemory} {
+		if n := all[corev1.ResourceName(name)]; !n.IsZero() {
+			r.counted[corev1.ResourceName(name)] = n.Value()
+		}
 	}
 	return &r, nil
 }

@@ -99,6 +99,20 @@ func (s *Scheduler) Filter(r *Request, info framework.NodeInfo) *framework.Statu
 	if _, reason := r.place(slices.Clone(left), s.placement); reason != "" {
 		return framework.NewStatus(framework.Unschedulable, "node(s) have no shared GPU with room: "+reason)
 	}
+	return r.uncounted(info)
+}
+
+// uncounted rejects a node with a kubelet that would reject the pod: it counts vcore and vmemory of all pods of the
+// node, also of those that have no share of a GPU.
+func (r *Request) uncounted(info framework.NodeInfo) *framework.Status {
+	allocatable, requested := info.GetAllocatable().GetScalarResources(), info.GetRequested().GetScalarResources()
+	for name, needs := range r.counted {
+		if most, counts := allocatable[name]; counts && requested[name]+needs > most {
+			left := max(most-requested[name], 0)
+			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf(
+				"node(s) have no %s left that their kubelet counts: %d of %d; needs %d", name, left, most, needs))
+		}
+	}
 	return nil
 }
 

@@ -230,6 +230,11 @@ func TestContainerPhases(t *testing.T) {
 		},
 		{name: "alone in its phase", init: list{shareOf("i", 100, 1)}, apps: list{shareOf("a", 100, 1)}, takes: quota.Load{VCore: 100, Consumers: 1, MemoryMiB: 1 << 10}, exclusive: true},
 		{name: "too much beside its sidecar", init: list{sidecar(shareOf("s", 50, 1))}, apps: list{shareOf("a", 60, 1)}, none: true},
+		{
+			name: "three large init containers, one after another",
+			init: list{shareOf("i", 10, 10), shareOf("j", 10, 10), shareOf("k", 10, 10)}, apps: list{shareOf("a", 10, 1)},
+			takes: quota.Load{VCore: 10, Consumers: 1, MemoryMiB: 10 << 10},
+		},
 		{name: "memory too", init: list{shareOf("i", 1, 14)}, apps: list{shareOf("a", 1, 8)}, takes: quota.Load{VCore: 1, Consumers: 1, MemoryMiB: 14 << 10}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

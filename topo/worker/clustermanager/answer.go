@@ -41,8 +41,8 @@ func decode(r io.Reader, name string) (worker.Place, error) {
 		return worker.Place{}, fmt.Errorf("the answer is longer than %d bytes", MaxAnswer)
 	}
 	var a struct {
-		Version string `json:"version"`
-		Nodes   []node `json:"nodes"`
+		Version string            `json:"version"`
+		Nodes   []json.RawMessage `json:"nodes"`
 	}
 	if err := json.Unmarshal(b, &a); err != nil {
 		return worker.Place{}, errors.New("invalid JSON in the answer: " + wellknown.Clip(err.Error()))
@@ -53,8 +53,15 @@ func decode(r io.Reader, name string) (worker.Place, error) {
 	case a.Nodes == nil:
 		return worker.Place{}, errors.New("the answer has no nodes")
 	}
-	if i := slices.IndexFunc(a.Nodes, func(n node) bool { return n.Name == name }); i >= 0 {
-		return a.Nodes[i].place()
+	for _, text := range a.Nodes {
+		var n node
+		err := json.Unmarshal(text, &n) // What is wrong with another node does not matter.
+		if n.Name == name && err != nil {
+			return worker.Place{}, errors.New("invalid JSON in the answer: " + wellknown.Clip(err.Error()))
+		}
+		if n.Name == name {
+			return n.place()
+		}
 	}
 	return worker.Place{}, nil
 }

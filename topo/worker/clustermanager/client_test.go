@@ -222,6 +222,7 @@ func TestSecretAndAuthority(t *testing.T) {
 func TestDecode(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"good", good, ""},
+		{"another node's row", `{"version":"v1","nodes":[{"name":"n0","path":5},{"name":"n1","path":["a"]}]}`, ""},
 		{"node not there", `{"nodes": [], "version": "v1"}`, ""},
 		{"a list", `[]`, `invalid JSON in the answer: json: cannot unmarshal array`},
 		{"no nodes", `{"version": "v1"}`, "the answer has no nodes"},
@@ -229,7 +230,7 @@ func TestDecode(t *testing.T) {
 		{"cut", good[:100], "invalid JSON in the answer: unexpected end"},
 		{"more", good + "{}", "invalid JSON in the answer: invalid character '{' after"},
 		{
-			"a rail of a megabyte", `{"version":"v1","nodes":[{"rails":[{"rail":` + strings.Repeat("1", 1<<20) + `}]}]}`,
+			"a rail of a megabyte", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":` + strings.Repeat("1", 1<<20) + `}]}]}`,
 			"invalid JSON in the answer: json: cannot unmarshal number 111",
 		},
 		{"path is no list", `{"version":"v1","nodes":[{"name":"n1","path":"a"}]}`, "invalid JSON in the answer: json: cannot unmarshal string"},
@@ -250,9 +251,9 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDocumentation reads the example of docs/concepts/topology-sources.md.
+// TestDocumentation reads the example of docs/concepts/topology.md.
 func TestDocumentation(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/concepts/topology-sources.md")
+	page, err := os.ReadFile("../../../docs/concepts/topology.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,27 +54,25 @@ func (l *link) UnmarshalYAML(n *yaml.Node) error {
 	return n.Decode((*section)(l))
 }
 
-// Parse reads a file. The error has everything that is wrong, each a [strict.Error].
+// Parse reads a file. The error has everything that is wrong, each a [strict.Error]. What is wrong with
+// one node takes no other away; what is wrong with the whole file takes all.
 func Parse(file string, text []byte) (map[string]worker.Place, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("%s: more than %d bytes", file, MaxFile)
 	}
 	var content document
 	p := &parser{Document: strict.Read(file, text, &content), parents: map[string]parent{}}
+	var nodes map[string]worker.Place
 	if p.Errors == nil {
-		p.nodes = p.read(&content)
+		nodes = p.read(&content)
 	}
-	if p.Errors != nil {
-		return nil, errors.Join(p.Errors...)
-	}
-	return p.nodes, nil
+	return nodes, errors.Join(p.Errors...)
 }
 
 type parser struct {
 	*strict.Document
 	// parents are the groups that belong to another, with the path that has it.
 	parents map[string]parent
-	nodes   map[string]worker.Place
 }
 
 type parent struct{ name, at string }
@@ -92,17 +90,25 @@ func (p *parser) read(content *document) map[string]worker.Place {
 			p.under(at, name, content.Groups[name])
 		}
 	}
-	nodes := map[string]worker.Place{}
+	whole, nodes := len(p.Errors), map[string]worker.Place{}
 	names := inOrder(p, "nodes", content.Nodes)
 	for _, name := range names {
-		nodes[name] = p.node("nodes."+name, content.Nodes[name])
+		before := len(p.Errors)
+		if place := p.node("nodes."+name, content.Nodes[name]); len(p.Errors) == before {
+			nodes[name] = place
+		}
 	}
-	if p.circles(); p.Errors != nil {
+	before := len(p.Errors)
+	if p.circles(); whole > 0 || len(p.Errors) > before {
 		return nil
 	}
 	for _, name := range names {
-		place := nodes[name]
-		p.derive("nodes."+name, &place)
+		place, ok := nodes[name]
+		before := len(p.Errors)
+		if p.derive("nodes."+name, &place); !ok || len(p.Errors) > before {
+			delete(nodes, name)
+			continue
+		}
 		nodes[name] = place
 	}
 	return nodes

@@ -1,7 +1,7 @@
 // Package static reads a file with the groups of a node and the switch of each of its rails.
 //
-// It owns the file's format and validation. It is strict, and reports the line of every fault. An
-// invalid file changes nothing; the last valid one stays in use. docs/concepts/topology-sources.md describes
+// It owns the file's format and validation. It is strict, and reports the line of every fault. What is
+// invalid about the file or the node changes nothing; the last valid values stay in use. docs/concepts/topology.md describes
 // the format.
 package static
 
@@ -31,6 +31,8 @@ type Source struct {
 	stat  os.FileInfo
 	place *worker.Place
 	err   error
+	// stale is whether place is of an earlier file.
+	stale bool
 	// good is the time when place was last found to match the file.
 	good time.Time
 }
@@ -61,7 +63,7 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 		r.Silent(s.good, s.err.Error())
 		return r
 	}
-	if s.err != nil {
+	if s.stale {
 		r.Silent(s.good, s.err.Error())
 	}
 	r.Enter(&q, s.Kind(), s.place, Confidence)
@@ -74,7 +76,7 @@ func (s *Source) read(ctx context.Context, node string) {
 	stat, err := os.Stat(s.path)
 	if err == nil && s.stat != nil && os.SameFile(stat, s.stat) && stat.ModTime().Equal(s.stat.ModTime()) &&
 		stat.Size() == s.stat.Size() {
-		if s.err == nil {
+		if !s.stale {
 			s.good = time.Now()
 		}
 		return
@@ -84,10 +86,12 @@ func (s *Source) read(ctx context.Context, node string) {
 	if err == nil {
 		nodes, err = load(s.path)
 	}
-	if err == nil {
-		s.place, s.good = new(nodes[node]), time.Now()
-	} else if s.err == nil || s.err.Error() != err.Error() {
-		s.log.WarnContext(ctx, "static topology is bad, keeping the last good one", "err", err)
+	place, known := nodes[node]
+	if s.stale = err != nil && !known; !s.stale {
+		s.place, s.good = &place, time.Now()
+	}
+	if err != nil && (s.err == nil || s.err.Error() != err.Error()) {
+		s.log.WarnContext(ctx, "static topology is bad, keeping the last good values", "err", err)
 	}
 	s.err = err
 }

@@ -1,9 +1,11 @@
 package static
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,9 +48,9 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestDocumentation reads the example of docs/concepts/topology-sources.md.
+// TestDocumentation reads the example of docs/concepts/topology.md.
 func TestDocumentation(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/concepts/topology-sources.md")
+	page, err := os.ReadFile("../../../docs/concepts/topology.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,10 +93,36 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nodes, err := Parse("f", []byte(tt.text))
-			if err == nil || !strings.Contains(err.Error(), tt.want) || nodes != nil {
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %s", err, tt.want)
 			}
+			// What is wrong with one node takes no other away.
+			for name := range nodes {
+				if !strings.Contains(tt.want, ": nodes.") || strings.Contains(tt.want, "nodes."+name) {
+					t.Errorf("%s has a place", name)
+				}
+			}
 		})
+	}
+}
+
+// A line of one node that is wrong is named, and costs no other node its place.
+func TestOneBadNode(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "topology.yaml")
+	if err := os.WriteFile(file, []byte("version: v1\nnodes:\n  n1: {group: a}\n  n2: {group: b, rails: {x: y}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	q := worker.Query{Node: "n1", Topology: config.Default().Topology}
+	q.Topology.StaticFile = config.AbsolutePath(file)
+	for node, path := range map[string][]string{"n1": {"a"}, "n2": nil} {
+		q.Node = node
+		s := New(slog.New(slog.DiscardHandler))
+		for range 2 {
+			r := s.Discover(t.Context(), q)
+			if !slices.Equal(r.Path, path) || (r.Stale == nil) != (path != nil) || !strings.Contains(fmt.Sprint(r.Skipped), "nodes.n2.rails.x") {
+				t.Errorf("%s: %+v", node, r)
+			}
+		}
 	}
 }
 

@@ -1,20 +1,19 @@
-// Package cli holds what heddle's commands share: exit codes, -o with its
-// formats, and tables for a terminal. It decides nothing about machines.
+// Package cli holds what heddle's commands share: exit codes, usage, -o with its
+// formats, and tables. It decides nothing about machines.
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/duration"
 )
 
 // Exit codes of every command.
@@ -31,14 +30,6 @@ const (
 // ErrFindings means that a command did its work and printed what it found, a
 // problem among it: exit code 1 without another line.
 var ErrFindings = errors.New("there are findings")
-
-// UsageErrorf is a command line that makes no sense, in the words of kubectl.
-func UsageErrorf(c *cobra.Command, format string, args ...any) error {
-	return fmt.Errorf("%w\nSee '%s --help'", fmt.Errorf(format, args...), c.CommandPath())
-}
-
-// NeedCommand is for commands that only have others below them.
-func NeedCommand(c *cobra.Command, _ []string) error { return UsageErrorf(c, "no command") }
 
 // Exit turns the outcome of a command into its exit code, and writes to stderr
 // what went wrong and what to do about it.
@@ -62,81 +53,6 @@ func Write(c *cobra.Command, text string) error {
 		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
-}
-
-// The formats that every command has which prints objects.
-const (
-	FormatTable = "table"
-	// FormatWide is the table with nothing left out or shortened.
-	FormatWide = "wide"
-	FormatJSON = "json"
-	FormatYAML = "yaml"
-)
-
-// Output is the value of -o and --output.
-type Output struct {
-	Format  string
-	formats []string
-}
-
-// AddOutput adds -o to a command, with more formats than those that all
-// commands have.
-func AddOutput(c *cobra.Command, more ...string) *Output {
-	o := &Output{Format: FormatTable, formats: append([]string{FormatTable, FormatWide, FormatJSON, FormatYAML}, more...)}
-	c.Flags().VarP(o, "output", "o", "output `format`: "+strings.Join(o.formats, ", "))
-	Complete(c, "output", o.formats...)
-	return o
-}
-
-// Complete offers the values of a flag to the shell.
-func Complete(c *cobra.Command, flag string, values ...string) {
-	// It fails only for a flag that the command does not have.
-	_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// String implements [pflag.Value].
-func (o *Output) String() string { return o.Format }
-
-// Type implements [pflag.Value].
-func (o *Output) Type() string { return "string" }
-
-// Set implements [pflag.Value].
-func (o *Output) Set(format string) error {
-	if !slices.Contains(o.formats, format) {
-		return fmt.Errorf("not one of %s", strings.Join(o.formats, ", "))
-	}
-	o.Format = format
-	return nil
-}
-
-// Wide reports whether output must not be shortened.
-func (o *Output) Wide() bool { return o.Format == FormatWide }
-
-// Print prints an object, or the table that shows it to people.
-func (o *Output) Print(c *cobra.Command, object any, table string) error {
-	var text []byte
-	var err error
-	switch o.Format {
-	case FormatJSON:
-		text, err = json.MarshalIndent(object, "", "  ")
-		text = append(text, '\n')
-	case FormatYAML:
-		text, err = yaml.Marshal(object)
-	default:
-		text = []byte(table)
-	}
-	if err != nil {
-		return fmt.Errorf("encode output: %w", err)
-	}
-	return Write(c, string(text))
-}
-
-// PrintFindings prints like Print, and returns [ErrFindings] if the object has problems.
-func (o *Output) PrintFindings(c *cobra.Command, object any, table string, problems int) error {
-	if err := o.Print(c, object, table); err != nil || problems == 0 {
-		return err
-	}
-	return ErrFindings
 }
 
 // Table renders rows as columns, left aligned with two spaces between and no
@@ -175,6 +91,14 @@ func Printable(s string) string {
 		}
 		return '?'
 	}, s)
+}
+
+// Age returns the time since then as kubectl shows it, such as 3d; empty for the zero time.
+func Age(then time.Time) string {
+	if then.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(time.Since(then))
 }
 
 // Count returns a number with its noun: "1 problem", "2 problems".

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -65,7 +67,7 @@ func TestExit(t *testing.T) {
 			"a busy address has its own", &net.OpError{Op: "listen", Err: errors.New("in use")}, 2,
 			"heddle: listen: in use\n",
 		},
-		{"usage", UsageErrorf(&cobra.Command{Use: "inspect"}, "no such flag"), 2, "heddle: no such flag\nSee 'inspect --help'\n"},
+		{"usage", UsageErrorf(&cobra.Command{Use: "inspect"}, "no such flag"), 2, "heddle: no such flag\nSee 'inspect --help' for usage.\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stderr strings.Builder
@@ -78,16 +80,41 @@ func TestExit(t *testing.T) {
 
 func TestOutput(t *testing.T) {
 	for format, want := range map[string]string{
-		"table": "NAME\n", "wide": "NAME\n", "json": "{\n  \"name\": \"x\"\n}\n", "yaml": "name: x\n",
+		"table": "NAME\n", "wide": "NAME\n", "json": "{\n  \"name\": \"x\"\n}\n", "yaml": "name: x\n", "name": "node/x\n",
+		"jsonpath={.name}-{.none}": "x-",
 	} {
 		var out strings.Builder
 		c := &cobra.Command{Use: "test"}
 		c.SetOut(&out)
-		o := AddOutput(c)
+		o := AddOutput(c, FormatName)
+		o.Names = []string{"node/x"}
 		c.RunE = func(c *cobra.Command, _ []string) error { return o.Print(c, map[string]string{"name": "x"}, "NAME\n") }
 		c.SetArgs([]string{"--output", format})
 		if err := c.Execute(); err != nil || out.String() != want {
 			t.Errorf("%s: error %v, output %q", format, err, out.String())
 		}
 	}
+}
+
+// --watch prints an object again only if it has changed, until the context ends.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var out strings.Builder
+		reads := 0
+		c := &cobra.Command{Use: "test"}
+		c.SetOut(&out)
+		o := AddOutput(c)
+		c.RunE = func(c *cobra.Command, _ []string) error {
+			if reads++; reads == 5 {
+				cancel()
+			}
+			return o.PrintFindings(c, reads/3, fmt.Sprint("AGE ", reads, "\n"), 1)
+		}
+		o.AddWatch(c)
+		c.SetArgs([]string{"-w"})
+		if err := c.ExecuteContext(ctx); err != nil || out.String() != "AGE 1\n\nAGE 3\n" {
+			t.Errorf("error %v, output %q", err, out.String())
+		}
+	})
 }

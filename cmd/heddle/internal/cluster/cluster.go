@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,17 +33,37 @@ const (
 
 // Flags choose the API server, as kubectl's do.
 type Flags struct {
-	kubeconfig, context string
+	kubeconfig string
+	overrides  clientcmd.ConfigOverrides
 }
 
-// Register adds the flags to a command and to those below it.
+// Register adds the flags to a command and to those below it. `heddle options` shows them, not each command.
 func (f *Flags) Register(c *cobra.Command) {
-	set := c.PersistentFlags()
-	set.StringVar(&f.kubeconfig, "kubeconfig", "",
-		"`file` with the address of the API server and the credentials; default $KUBECONFIG, then ~/.kube/config, "+
-			"then the pod's service account")
-	set.StringVar(&f.context, "context", "", "`name` of the kubeconfig's context; default its current one")
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.RegisterVisible(set)
+	set.VisitAll(func(flag *pflag.Flag) { flag.Hidden = true })
+	c.PersistentFlags().AddFlagSet(set)
 	_ = c.RegisterFlagCompletionFunc("context", f.completeContexts) // It fails only for a flag that is not there.
+}
+
+// RegisterVisible adds the flags to a set.
+func (f *Flags) RegisterVisible(set *pflag.FlagSet) {
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` with the API server's address and the credentials; "+
+		"default $KUBECONFIG, then ~/.kube/config, then the pod's service account")
+	var flags clientcmd.ConfigOverrideFlags
+	flags.CurrentContext.LongName, flags.CurrentContext.Description = "context", "`name` of the kubeconfig's context"
+	flags.Timeout.LongName, flags.Timeout.Description = "request-timeout",
+		"how `long` one request to a server may take, such as 5s; default 30s, 0: no limit"
+	user, server, context := &flags.AuthOverrideFlags, &flags.ClusterOverrideFlags, &flags.ContextOverrideFlags
+	user.Impersonate.LongName, user.Impersonate.Description = "as", "`user` to impersonate"
+	user.ImpersonateGroups.LongName, user.ImpersonateGroups.Description = "as-group", "`group` to impersonate, may be repeated"
+	server.APIServer.LongName, server.APIServer.ShortName = "server", "s"
+	server.APIServer.Description = "`URL` of the API server"
+	context.ClusterName.LongName, context.ClusterName.Description = "cluster", "`name` of the kubeconfig's cluster"
+	context.Namespace.LongName, context.Namespace.ShortName = "namespace", "n"
+	context.Namespace.Description = "`namespace` of a pod or gang; of heddle itself (status, support-bundle, uninstall, version): " +
+		"default heddle-system"
+	clientcmd.BindOverrideFlags(&f.overrides, set, flags)
 }
 
 // config reads the kubeconfig by the rules of kubectl: $KUBECONFIG may be a
@@ -51,8 +72,7 @@ func (f *Flags) config() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
 	rules.WarnIfAllMissing = false
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &f.overrides)
 }
 
 // Namespace returns where an object is that is named without one: the context's, as for kubectl.
@@ -64,16 +84,26 @@ func (f *Flags) Namespace() (string, error) {
 	return namespace, nil
 }
 
+// Given returns the value of --namespace, or a default.
+func (f *Flags) Given(namespace string) string {
+	return cmp.Or(f.overrides.Context.Namespace, namespace)
+}
+
+// System is the namespace of heddle's daemons.
+const System = "heddle-system"
+
 // Client makes a client for core/v1.
 func (f *Flags) Client() (*Client, error) {
 	config, err := f.config().ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("no API server to ask: give --kubeconfig or set $KUBECONFIG")
+		return nil, errors.New("no API server to ask: give --kubeconfig or --server, or set $KUBECONFIG")
 	case err != nil:
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	config.Timeout = timeout
+	if f.overrides.Timeout == "" {
+		config.Timeout = timeout
+	}
 	client, err := kube.ClientFor(config, "heddle")
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func TestClientByTheRulesOfKubectl(t *testing.T) {
 		{name: "the flag wins", env: a, args: []string{"--kubeconfig", b}, want: "https://b:6443"},
 		{name: "the flag's file is missing", env: a, args: []string{"--kubeconfig", none}, err: none},
 		{name: "no such context", env: a, args: []string{"--context", "c"}, err: `context "c" does not exist`},
-		{name: "nothing", env: none, err: "no API server to ask: give --kubeconfig or set $KUBECONFIG"},
+		{name: "nothing", env: none, err: "no API server to ask: give --kubeconfig or --server, or set $KUBECONFIG"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", tt.env)

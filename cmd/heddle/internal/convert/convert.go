@@ -29,11 +29,13 @@ func NewCommand() *cobra.Command {
 	var from string
 	c := &cobra.Command{
 		Use: "convert --from nvidia|hami|mellanox FILE", Short: "Make a configuration of another device plugin's",
-		Long: `Print the key cluster-config, made of the configuration of another device plugin:
+		Long: `Print the key cluster-config, made from the configuration of another plugin:
 nvidia    the file of NVIDIA's k8s-device-plugin, version v1
-hami      HAMi's device-config.yaml
+hami      HAMi's device-config.yaml, or its config.json of nodes
 mellanox  config.json of Mellanox's k8s-rdma-shared-dev-plugin
-each alone, or in its ConfigMap, such as that of the GPU operator.
+each alone, or in its ConfigMap, such as that of the GPU operator. It prints the
+key nodes-config instead for several files of NVIDIA's in one ConfigMap, and for
+HAMi's file of nodes.
 
 What could not be carried over, or means something else here, is a comment above
 it and a line on stderr. FILE may be - for stdin.`,
@@ -80,17 +82,22 @@ func read(stdin io.Reader, file string) ([]byte, error) {
 
 // Result is heddle's configuration.
 type Result struct {
-	// Config is the key cluster-config.
-	Config string
+	// Key is cluster-config or nodes-config, and Config its value.
+	Key, Config string
 	// Notes name what was not carried over, or means something else, one line each.
 	Notes []string
 
 	keys map[string]any
+	// nodes are the entries of nodes-config, if it is that.
+	nodes []any
 }
 
 // String returns the configuration below its notes as comments.
 func (r *Result) String() string {
 	var b strings.Builder
+	if r.Key == config.KeyNodes {
+		b.WriteString("# The key " + r.Key + ".\n")
+	}
 	for _, note := range r.Notes {
 		b.WriteString("# " + note + "\n")
 	}
@@ -107,18 +114,25 @@ func Convert(from string, text []byte) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := unwrap(root, map[string]string{hami: "device-config.yaml", mellanox: "config.json"}[from])
+	name := map[string]string{hami: "device-config.yaml", mellanox: "config.json"}[from]
+	files, err := unwrap(root, name)
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{keys: map[string]any{}}
-	switch from {
-	case nvidia:
-		r.nvidia(file)
-	case hami:
-		r.hami(file)
+	r := &Result{Key: config.KeyCluster, keys: map[string]any{}}
+	switch {
+	case len(files) > 1 && from != nvidia:
+		return nil, fmt.Errorf("data: none of the ConfigMap's %d keys is %s", len(files), name)
+	case len(files) > 1:
+		r.nvidiaNodes(files)
+	case from == nvidia:
+		r.nvidia(files[0])
+	case from == hami && files[0].fields["nodeconfig"] != nil:
+		r.hamiNodes(files[0])
+	case from == hami:
+		r.hami(files[0])
 	default:
-		r.mellanox(file)
+		r.mellanox(files[0])
 	}
 	if *root.fault != nil {
 		return nil, *root.fault
@@ -126,16 +140,27 @@ func Convert(from string, text []byte) (*Result, error) {
 	for _, path := range root.left() {
 		r.notef("%s: not carried over", path)
 	}
-	out, err := yaml.Marshal(r.keys)
+	var value any = r.keys
+	if r.nodes != nil {
+		r.Key, value = config.KeyNodes, r.nodes
+	}
+	out, err := yaml.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
 	r.Config = string(out)
-	files := map[string][]byte{config.KeyVersion: []byte(config.Version), config.KeyCluster: out}
-	if _, err := config.Parse(files, &rule.CEL{}); err != nil {
+	keys := map[string][]byte{config.KeyVersion: []byte(config.Version), r.Key: out}
+	if _, err := config.Parse(keys, &rule.CEL{}); err != nil {
 		return nil, fmt.Errorf("the result is invalid: %w", err)
 	}
 	return r, nil
+}
+
+// node makes an entry of nodes-config.
+func (r *Result) node(entry map[string]any, read func(*Result)) {
+	one := &Result{keys: entry}
+	read(one)
+	r.Notes, r.nodes = append(r.Notes, one.Notes...), append(r.nodes, one.keys)
 }
 
 // maxSlots is the end of the range of sgpu.slotsPerGPU.
@@ -143,11 +168,15 @@ const maxSlots = 100
 
 // share gives every GPU slots, and notes what pods must change.
 func (r *Result) share(path string, slots int) map[string]any {
-	if slots > maxSlots {
-		r.notef("%s: %d is more than %d slots of a GPU", path, slots, maxSlots)
-		slots = maxSlots
-	}
-	sgpu := map[string]any{"slotsPerGPU": slots}
+	sgpu := map[string]any{"slotsPerGPU": r.slots(path, slots)}
 	r.keys["mode"], r.keys["sgpu"] = string(config.ModeSGPU), sgpu
 	return sgpu
+}
+
+// slots returns a number of slots, no more than a GPU can have.
+func (r *Result) slots(path string, slots int) int {
+	if slots > maxSlots {
+		r.notef("%s: %d is more than %d slots of a GPU", path, slots, maxSlots)
+	}
+	return min(slots, maxSlots)
 }

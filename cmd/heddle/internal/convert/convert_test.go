@@ -51,7 +51,7 @@ data:
 func node(t *testing.T, r *convert.Result) config.NodeConfig {
 	t.Helper()
 	c, err := config.Parse(map[string][]byte{
-		config.KeyVersion: []byte(config.Version), config.KeyCluster: []byte(r.String()),
+		config.KeyVersion: []byte(config.Version), r.Key: []byte(r.String()),
 	}, &rule.CEL{})
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, r)
@@ -118,9 +118,14 @@ func TestNVIDIAConfigMap(t *testing.T) {
 		t.Errorf("made\n%s", r)
 	}
 	hasNotes(t, r)
-	_, err := convert.Convert("nvidia", []byte(of+any+"  a100: 'version: v1'\n"))
-	if err == nil || !strings.Contains(err.Error(), `2 keys it is is not known: ["a100" "any"]`) {
-		t.Errorf("two files: %v", err)
+	r = converted(t, "nvidia", of+any+"  default: 'flags: {migStrategy: single}'\n")
+	c, err := config.Parse(map[string][]byte{config.KeyVersion: []byte(config.Version), r.Key: []byte(r.String())}, &rule.CEL{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	labeled, other := c.Resolve("n", map[string]string{"nvidia.com/device-plugin.config": "any"}), c.Resolve("n", nil)
+	if labeled.SGPU.SlotsPerGPU != 4 || other.MIGStrategy != config.MIGSingle || other.Mode != config.ModeNative {
+		t.Errorf("two files: made\n%s", r)
 	}
 	r = converted(t, "hami", hamiFile+"  config.json: '{}'\n")
 	if !slices.Contains(r.Notes, "data.config.json: not carried over") {
@@ -129,11 +134,12 @@ func TestNVIDIAConfigMap(t *testing.T) {
 }
 
 func TestNVIDIAMPSIsTheEnforcer(t *testing.T) {
-	c := node(t, converted(t, "nvidia",
-		"version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [0, 1], rename: half}]}}"))
-	if e := c.SGPU.Enforce; e.Memory != "mps" || e.Compute != "mps" || len(c.SGPU.GPUs) != 2 || c.Resources.SGPU != "nvidia.com/half" {
+	r := converted(t, "nvidia", "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [0, 1], rename: half}]}}")
+	c := node(t, r)
+	if e := c.SGPU.Enforce; e.Memory != "mps" || e.Compute != "mps" || len(c.SGPU.GPUs) != 0 || c.Resources.SGPU != "nvidia.com/gpu" {
 		t.Errorf("made %+v", c.SGPU)
 	}
+	hasNotes(t, r, "sharing.mps.resources[0].rename", "sharing.mps.resources[0].devices")
 }
 
 func TestHAMiSplitCountIsSlots(t *testing.T) {

@@ -3,18 +3,19 @@ package convert
 import (
 	"cmp"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // nvidia reads version v1 of NVIDIA's device plugin.
 func (r *Result) nvidia(root *section) {
-	version, _ := root.fields["version"].(string)
-	delete(root.fields, "version")
-	if version != "v1" {
-		root.failf("version: %+q is not v1 of NVIDIA's device plugin", version)
+	// Without a version it is v1, as to NVIDIA's plugin (api/config/v1, parseConfigFrom).
+	known := slices.ContainsFunc([]string{"version", "flags", "sharing", "resources"}, func(key string) bool {
+		return root.fields[key] != nil
+	})
+	if version := cmp.Or(take[string](root, "version"), "v1"); version != "v1" || !known {
+		root.failf("%s: %+q is not v1 of NVIDIA's device plugin", root.at("version"), version)
 	}
 	if strategy := take[string](root.sub("flags"), "migStrategy"); strategy != "" {
 		r.keys["migStrategy"] = strategy
@@ -24,6 +25,25 @@ func (r *Result) nvidia(root *section) {
 		r.replicas(sharing.sub(kind), kind == "mps")
 	}
 }
+
+// nvidiaNodes reads a file for each kind of node: NVIDIA's plugin takes the key that the Node's label names, or else
+// the one called default.
+func (r *Result) nvidiaNodes(files []*section) {
+	isDefault := func(file *section) bool { return file.key == defaultKey }
+	if at := slices.IndexFunc(files, isDefault); at >= 0 { // The first entry that matches decides.
+		files = append(slices.Delete(slices.Clone(files), at, at+1), files[at])
+	}
+	for _, file := range files {
+		choice := map[string]any{"nodeSelector": map[string]any{"nvidia.com/device-plugin.config": file.key}}
+		if isDefault(file) {
+			choice = map[string]any{"nodeName": "*"}
+		}
+		r.node(choice, func(one *Result) { one.nvidia(file) })
+	}
+}
+
+// defaultKey is the key for Nodes without the label.
+const defaultKey = "default"
 
 // replicas reads sharing.timeSlicing or sharing.mps. Whole GPUs have one number
 // of slots; MIG devices are not shared. Pods go on as they are: a slot has its part
@@ -36,7 +56,10 @@ func (r *Result) replicas(sharing *section, mps bool) {
 			continue
 		}
 		delete(entry.fields, "name")
-		name := shareName(entry, renamed)
+		name := gpuResource
+		if renamed {
+			name += ".shared"
+		}
 		n := take[int](entry, "replicas")
 		if n < 2 {
 			entry.failf("%s: %d is not 2 replicas or more", entry.at("replicas"), n)
@@ -51,38 +74,14 @@ func (r *Result) replicas(sharing *section, mps bool) {
 		}
 		sgpu["enforce"] = map[string]any{"memory": enforcer, "compute": enforcer}
 		sgpu["defaults"] = map[string]any{"vcore": vcore, "vmemoryPercentage": part}
-		r.devices(entry, name, sgpu)
-	}
-}
-
-// devices are the GPUs that are shared under a name.
-func (r *Result) devices(entry *section, name string, sgpu map[string]any) {
-	switch devices := entry.fields["devices"].(type) {
-	case string:
-		if devices == "all" {
-			delete(entry.fields, "devices")
-		}
-	case []any:
-		delete(entry.fields, "devices")
-		sgpu["gpus"] = devices
-		if name == gpuResource {
-			r.notef("%s: the other GPUs are %s.exclusive here, not %s", entry.at("devices"), name, name)
+		// NVIDIA's plugin warns of both and ignores them (api/config/v1, DisableResourceNamingInConfig).
+		for _, key := range []string{"rename", "devices"} {
+			if value, set := entry.fields[key]; set && value != "all" {
+				r.notef("%s: NVIDIA's plugin ignores it, and so does this: all GPUs are %s", entry.at(key), name)
+			}
+			delete(entry.fields, key)
 		}
 	}
-}
-
-// shareName is NVIDIA's name of a slot.
-func shareName(entry *section, renamed bool) string {
-	name := take[string](entry, "rename")
-	switch {
-	case name == "" && renamed:
-		return gpuResource + ".shared"
-	case name == "":
-		return gpuResource
-	case !strings.Contains(name, "/"):
-		return wellknown.DefaultDomains().VendorKey(name)
-	}
-	return name
 }
 
 // gpuResource is NVIDIA's name of a GPU, and HAMi's of a share.
@@ -100,7 +99,7 @@ func (r *Result) hami(root *section) {
 			delete(gpu.fields, key)
 		}
 	}
-	scaling := scale(gpu)
+	scaling := scale(gpu, "deviceMemoryScaling")
 	slots := cmp.Or(take[int](gpu, "deviceSplitCount"), 10) // HAMi's own default.
 	if slots < 0 {
 		gpu.failf("%s: %d is negative", gpu.at("deviceSplitCount"), slots)
@@ -116,6 +115,39 @@ func (r *Result) hami(root *section) {
 	}
 	r.hamiNames(gpu)
 	r.hamiMemory(gpu, defaults)
+}
+
+// hamiNodes reads config.json, in which HAMi's device plugin has what differs from device-config.yaml on a node.
+func (r *Result) hamiNodes(root *section) {
+	for _, entry := range root.list("nodeconfig") {
+		r.node(map[string]any{"nodeName": take[string](entry, "name")}, func(one *Result) { one.hamiNode(entry) })
+	}
+}
+
+func (r *Result) hamiNode(entry *section) {
+	strategy := take[string](entry, "migstrategy")
+	if take[string](entry, "operatingmode") == "mig" {
+		r.keys["mode"], r.keys["migStrategy"] = string(config.ModeNative), cmp.Or(strategy, string(config.MIGMixed))
+	}
+	sgpu := map[string]any{}
+	if n := take[int](entry, "devicesplitcount"); n > 0 {
+		sgpu["slotsPerGPU"] = r.slots(entry.at("devicesplitcount"), n)
+	}
+	if scaling := scale(entry, "devicememoryscaling"); scaling > 1 {
+		sgpu["memoryOvercommit"] = scaling
+	}
+	if fmt.Sprint(entry.fields["devicecorescaling"]) == "1" {
+		delete(entry.fields, "devicecorescaling")
+	}
+	filter := entry.sub("filterdevices")
+	for _, key := range []string{"uuid", "index"} {
+		if list, ok := filter.fields[key].([]any); ok && len(list) == 0 {
+			delete(filter.fields, key)
+		}
+	}
+	if len(sgpu) > 0 {
+		r.keys["sgpu"] = sgpu
+	}
 }
 
 // hamiMemory carries over defaultMemory, which is MiB whatever the unit of the resource is; 0
@@ -139,9 +171,8 @@ func (r *Result) hamiMemory(gpu *section, defaults map[string]any) {
 	defaults["vmemory"] = memory
 }
 
-// scale takes deviceMemoryScaling, which may be written as a whole number.
-func scale(gpu *section) float64 {
-	const key = "deviceMemoryScaling"
+// scale takes a factor of memory, which may be written as a whole number.
+func scale(gpu *section, key string) float64 {
 	if n, whole := gpu.fields[key].(int); whole {
 		gpu.fields[key] = float64(n)
 	}

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,9 @@ import (
 // section is one mapping of a peer's configuration. Reading a key removes it, so that the remaining
 // keys are the ones without a translation.
 type section struct {
-	path   string
+	path string
+	// key is that of a file in a ConfigMap.
+	key    string
 	fields map[string]any
 	subs   []*section
 	// fault is the first of the whole file. Who reads goes on, as over an empty file.
@@ -28,31 +31,36 @@ func parse(text []byte) (*section, error) {
 	return &section{fields: fields, fault: new(error)}, nil
 }
 
-// unwrap finds the file in a ConfigMap: the key of that name, or the only key; other content is the
+// unwrap finds the files in a ConfigMap: the key of that name, or all keys; other content is the
 // file itself. Other keys stay in the ConfigMap.
-func unwrap(root *section, name string) (*section, error) {
+func unwrap(root *section, name string) (files []*section, err error) {
 	data, ok := root.fields["data"].(map[string]any)
 	if !ok {
-		return root, nil
+		return []*section{root}, nil
 	}
 	keys := slices.Sorted(maps.Keys(data))
-	if _, found := data[name]; !found {
-		if len(keys) != 1 {
-			return nil, fmt.Errorf("data: which of the ConfigMap's %d keys it is is not known: %+q", len(keys), keys)
-		}
-		name = keys[0]
+	if _, found := data[name]; found {
+		keys = []string{name}
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("data: the ConfigMap is empty")
 	}
 	below := root.sub("data")
 	for _, key := range []string{"apiVersion", "kind", "metadata"} {
 		delete(root.fields, key)
 	}
-	inner, err := parse([]byte(take[string](below, name)))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", below.at(name), err)
+	for _, key := range keys {
+		inner, err := parse([]byte(take[string](below, key)))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", below.at(key), err)
+		}
+		inner.fault, inner.key = root.fault, key
+		if len(keys) > 1 {
+			inner.path = below.at(key)
+		}
+		files, root.subs = append(files, inner), append(root.subs, inner)
 	}
-	inner.fault = root.fault
-	root.subs = append(root.subs, inner)
-	return inner, nil
+	return files, nil
 }
 
 // at returns the place of a key. A key is any text, and a comment is one line.

@@ -30,14 +30,14 @@ import (
 // NewCommand makes `heddle doctor`.
 func NewCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "doctor", Short: "Show what is wrong, why a resource is 0, and what to do about it", Args: cobra.NoArgs,
-		Long: `Show what is wrong on a node, why a resource is 0, and what can be done about it.
+		Use: "doctor", Short: "Show what is wrong, why a resource is 0, and what to do", Args: cobra.NoArgs,
+		Long: `Show what is wrong on a node, why a resource is 0, and what to do about it.
 
 Exit code 1 if there is a problem; notes are not problems.`,
-		Example: `  heddle doctor                               this host, and what its device plugin allocated
-  heddle doctor --machine node.json           a dump of another
-  heddle doctor --node gpu-1                  a Node, as the API server knows it: from anywhere
-  heddle doctor --machine host --node gpu-1   both, and what the Node lacks of what the host has`,
+		Example: `  heddle doctor                               this host and its device plugin
+  heddle doctor --machine node.json           a dump of another host
+  heddle doctor --node gpu-1                  a Node, from anywhere
+  heddle doctor --machine host --node gpu-1   this host, and what its Node lacks`,
 	}
 	var f flags
 	f.machine.Register(c.Flags())
@@ -86,8 +86,6 @@ type input struct {
 
 // read reads everything that the flags name.
 func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
-	// A bundle has the configuration, and is of another moment than a plugin's answer.
-	bundled := set.Changed("bundle")
 	in := &input{pluginExpected: set.Changed(pluginFlag)}
 	var err error
 	if f.node != "" {
@@ -95,12 +93,12 @@ func (f *flags) read(ctx context.Context, set *pflag.FlagSet) (*input, error) {
 			return nil, err
 		}
 		f.machine.Of(f.node, in.node.node.Labels)
-		if !bundled && !set.Changed("config") {
+		if !set.Changed("config") {
 			in.unread = f.useCluster(ctx, in.node)
 		}
 	}
-	readsMachine := in.node == nil || bundled || set.Changed("machine")
-	in.here = in.pluginExpected || readsMachine && !bundled && set.Lookup("machine").Value.String() == source.Host
+	readsMachine := in.node == nil || set.Changed("machine")
+	in.here = in.pluginExpected || readsMachine && set.Lookup("machine").Value.String() == source.Host
 	switch {
 	case in.here:
 		in.plugin, in.pluginErr = askPlugin(ctx, f.pluginURL)

@@ -209,6 +209,13 @@ func (l *Findings) hcas(m *machine.Machine, state *health.Snapshot) {
 		switch s := state.HCA(ids[i]); {
 		case h.Elsewhere:
 			l.note(h.Name, "", "is in another network namespace, as an HCA is that a pod has alone: its ports are not seen")
+		case s.Cause == health.Idle: // A container that gets it sets it up.
+		case h.PhysFn != "" && s.Healthy && layerOf(h) == machine.InfiniBand && strings.Trim(h.NodeGUID, "0:") == "":
+			l.problem(h.Name, "Set its GUIDs on the physical function: ip link set … vf N node_guid …, port_guid ….",
+				"is a virtual function in use with node GUID 0")
+		case h.Role == machine.RoleFabric && h.PhysFn != "" && s.Cause == health.PortDown:
+			l.problem(h.Name, "Set its GUIDs and its state on the physical function: ip link set … vf N state auto.",
+				"%s", s.Reason)
 		case h.Role == machine.RoleFabric && !s.Healthy:
 			remedy := map[health.Cause]string{
 				health.PortDown: "Look at the cable and the switch port: ibstat " + h.Name + ", mlxlink -d " + h.PCI + ".",

@@ -50,6 +50,15 @@ func TestFindings(t *testing.T) {
 		{"no subnet manager yet", func(m *machine.Machine) { port(m).State, port(m).SMLID = machine.PortInit, 0 }, []string{
 			"problem mlx5_1: port 1 is INIT: no subnet manager has brought it up",
 		}},
+		{"an idle virtual function", func(m *machine.Machine) {
+			m.HCAs[1].PhysFn, m.HCAs[1].NodeGUID, port(m).State = m.HCAs[0].PCI, "0000:0000:0000:0000", machine.PortDown
+		}, nil},
+		{"a virtual function without GUIDs", func(m *machine.Machine) {
+			m.HCAs[1].PhysFn, m.HCAs[1].NodeGUID = m.HCAs[0].PCI, "0000:0000:0000:0000"
+		}, []string{"problem mlx5_1: is a virtual function in use with node GUID 0"}},
+		{"a virtual function that is not set up", func(m *machine.Machine) {
+			m.HCAs[1].PhysFn, port(m).State, port(m).SMLID = m.HCAs[0].PCI, machine.PortInit, 0
+		}, []string{"problem mlx5_1: port 1 is INIT, and its physical function mlx5_0 is ACTIVE: the virtual function has no GUID, or its link state is not set"}},
 		{"subnet manager gone", func(m *machine.Machine) { port(m).SMLID = 0 }, []string{
 			"problem mlx5_1: port 1 is ACTIVE, but no subnet manager is known (SM LID 0)",
 		}},

@@ -3,8 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -81,8 +78,8 @@ func (n *clusterNode) pod(app string) *corev1.Pod {
 
 // offers reports whether the Node has a resource of the configuration.
 func (n *clusterNode) offers(cfg *config.NodeConfig) bool {
-	return slices.ContainsFunc(expectations(n.node, cfg), func(e expectation) bool {
-		_, known := n.node.Status.Capacity[corev1.ResourceName(e.resource)]
+	return slices.ContainsFunc(resources(cfg), func(name string) bool {
+		_, known := n.node.Status.Capacity[corev1.ResourceName(name)]
 		return known
 	})
 }
@@ -94,16 +91,15 @@ func (n *clusterNode) check(l *Findings, cfg *config.NodeConfig, want *labels.Re
 	n.checkAnnotations(l)
 	n.checkDiscovery(l)
 	checkSchedulers(l, n.schedulers, n.pods, cfg)
+	checkTokens(l, n.pods, cfg)
 	if n.topology != nil {
 		checkSources(l, n.topology)
 	}
 	if want != nil {
 		checkLabels(l, n.node, want, cfg.LabelConflict == config.Force)
-	} else {
-		checkOwners(l, n.node, cfg)
 	}
-	for _, e := range expectations(n.node, cfg) {
-		e.check(l, n.node, plugin)
+	for _, name := range resources(cfg) {
+		checkResource(l, n.node, name)
 	}
 }
 
@@ -137,7 +133,7 @@ func (n *clusterNode) checkConditions(l *Findings, plugin bool) {
 // checkAnnotations explains what operators took out, the Node or GPUs of it, and that the GPU driver is absent.
 func (n *clusterNode) checkAnnotations(l *Findings) {
 	name, annotations := n.node.Name, n.node.Annotations
-	subject, undo := "Node "+name, "heddle gpu release --node "+name+" --undo"
+	subject, undo := "Node "+name, "heddle gpu release "+name+" --undo"
 	if n.node.Spec.Unschedulable {
 		l.note(subject, "kubectl uncordon "+name, "is cordoned: no new pod comes here")
 	}
@@ -176,50 +172,22 @@ func (n *clusterNode) keptUntil() time.Time {
 	return time.Time{}
 }
 
-// checkDiscovery reports whether discovery has written to the Node, and if not, why.
+// checkDiscovery reports a Node without a ready pod of discovery.
 func (n *clusterNode) checkDiscovery(l *Findings) {
 	pod := n.pod(discovery)
-	wrote, when := applied(n.node)
+	const where = "See the DaemonSet's nodeSelector, tolerations and events."
+	wrote := slices.ContainsFunc(n.node.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == wellknown.FieldManager
+	})
 	switch {
-	case pod == nil && wrote:
-		l.note(discovery, "After --oneshot that is as it should be, else see the DaemonSet's nodeSelector and events; "+
-			discovery+" --oneshot --cleanup removes what it left.",
-			"wrote the Node's labels%s and has no pod here: they are no longer kept up to date", when)
+	case pod == nil && wrote: // As after --oneshot.
+		l.note(discovery, where, "has no pod here: the labels that it wrote are no longer updated")
 	case pod == nil:
-		l.problem(discovery, "See the DaemonSet's nodeSelector, tolerations and events.",
-			"has no pod here, so the Node has none of heddle's labels")
+		l.problem(discovery, where, "has no pod here, so the Node has none of heddle's labels")
 	case !cluster.IsReady(pod):
 		l.problem(discovery, fmt.Sprintf("kubectl -n %s logs %s", pod.Namespace, pod.Name),
 			"is not ready here (pod %s/%s)", pod.Namespace, pod.Name)
-	case !wrote && !writesFile(pod):
-		l.problem(discovery,
-			fmt.Sprintf("kubectl -n %s logs %s: an admission policy or missing rights?", pod.Namespace, pod.Name),
-			"runs here and has written nothing to the Node")
 	}
-}
-
-// applied reports whether discovery holds anything of the Node, and since when, with a blank before it; empty if
-// that is not recorded.
-func applied(node *corev1.Node) (wrote bool, when string) {
-	for _, e := range node.ManagedFields {
-		if e.Manager != wellknown.FieldManager {
-			continue
-		}
-		wrote = true
-		if e.Time != nil && e.Operation == metav1.ManagedFieldsOperationApply {
-			when = " of " + rfc3339(e.Time.Time)
-		}
-	}
-	return wrote, when
-}
-
-// writesFile reports whether discovery writes its labels to a file, for node-feature-discovery.
-func writesFile(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
-		return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
-			return strings.HasPrefix(strings.TrimLeft(arg, "-"), "output-file")
-		})
-	})
 }
 
 // checkSources explains what the topo-worker cannot see: sources that are silent, and what it could not read. A
@@ -236,7 +204,7 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 			"is silent since %s: %s", rfc3339(s.Since.Time), s.Reason)
 	}
 	if !known && active {
-		l.problem(topoWorker, "docs/concepts/topology-sources.md lists what each source needs.",
+		l.problem(topoWorker, "docs/concepts/topology.md lists what each source needs.",
 			"knows the switch behind none of the node's active ports: the node is in no group")
 	}
 	var ports group // Eight rails have one reason.
@@ -262,103 +230,26 @@ func checkLabels(l *Findings, node *corev1.Node, want *labels.Result, force bool
 	}
 }
 
-// checkOwners explains labels of the configuration that others hold alone. Of equal values discovery becomes an
-// owner too, so the Node does not have the value that discovery would have written.
-func checkOwners(l *Findings, node *corev1.Node, cfg *config.NodeConfig) {
-	if wrote, _ := applied(node); !wrote {
-		return
-	}
-	owners := nodesync.LabelOwners(node)
-	for _, key := range slices.Sorted(maps.Keys(node.Labels)) {
-		by := owners[key]
-		if len(by) == 0 || slices.Contains(by, wellknown.FieldManager) || !writes(cfg, key) {
-			continue
-		}
-		l.problem("label "+key, fmt.Sprintf("kubectl label node %s %s- frees it, unless its writer comes back; "+
-			"labelConflict: force takes it.", node.Name, key),
-			"%s holds it with value %q; heddle-feature-discovery leaves it to them",
-			strings.Join(by, " and "), node.Labels[key])
-	}
-}
-
-// writes reports whether discovery writes a label under this configuration, on some machine.
-func writes(cfg *config.NodeConfig, key string) bool {
-	d := cfg.Domains
-	switch {
-	case key == d.Usage():
-		return cfg.Usage != ""
-	case key == d.ControlPlane():
-		return cfg.ControlPlane
-	case wellknown.Match(d.MIGResources(), key):
-		return cfg.MIGStrategy == config.MIGMixed
-	case key == d.VendorKey(wellknown.MIGStrategy):
-		return cfg.MIGStrategy != config.MIGNone
-	}
-	return slices.ContainsFunc(labels.Allowed(cfg).Labels, func(pattern string) bool {
-		return wellknown.Match(pattern, key)
-	})
-}
-
-// expectation is a resource that a Node should offer, by its labels.
-type expectation struct {
-	resource string
-	// devices is the number in the labels, as written, or empty.
-	devices string
-}
-
-// expectations lists the resources of the configuration. The labels count all devices, so nothing is expected where
-// the configuration allocates them differently: shared or cut GPUs, HCAs chosen by more than their role.
-func expectations(node *corev1.Node, cfg *config.NodeConfig) []expectation {
-	d := cfg.Domains
-	count := func(key string) string {
-		if n := node.Labels[key]; n != "0" {
-			return n
-		}
-		return ""
-	}
-	exclusive := count(d.GPUKey(wellknown.GPUCount))
-	shared := exclusive
-	switch node.Labels[d.GPUKey(wellknown.GPUSharingStrategy)] {
-	case "sgpu":
-		exclusive = ""
-	case "none":
-		shared = ""
-	}
-	if node.Labels[d.GPUKey(wellknown.GPUReplicas)] == "0" {
-		exclusive = "" // All cut by MIG.
-	}
-	all := []expectation{{cfg.Resources.GPU, exclusive}}
+// resources returns the names of the resources that the configuration has.
+func resources(cfg *config.NodeConfig) []string {
+	names := []string{cfg.Resources.GPU}
 	if cfg.Mode == config.ModeSGPU {
-		all = append(all, expectation{cfg.Resources.SGPU, shared})
+		names = append(names, cfg.Resources.SGPU)
 	}
 	for i := range cfg.RDMA.Resources {
-		r := &cfg.RDMA.Resources[i]
-		e := expectation{resource: r.Name}
-		if reflect.DeepEqual(r.Selectors, config.Selectors{Roles: []machine.Role{machine.RoleFabric}}) {
-			e.devices = count(wellknown.RDMACount)
-		}
-		all = append(all, e)
+		names = append(names, cfg.RDMA.Resources[i].Name)
 	}
-	return all
+	return names
 }
 
-// check explains a resource that is missing, zero or reduced. That it is not registered is a problem where
-// heddle-device-plugin runs.
-func (e expectation) check(l *Findings, node *corev1.Node, plugin bool) {
-	capacity, known := node.Status.Capacity[corev1.ResourceName(e.resource)]
-	allocatable := node.Status.Allocatable[corev1.ResourceName(e.resource)]
-	subject := "resource " + e.resource
+// checkResource explains a resource that is zero or reduced. Why it is not more, the device plugin reports.
+func checkResource(l *Findings, node *corev1.Node, name string) {
+	capacity, known := node.Status.Capacity[corev1.ResourceName(name)]
+	allocatable := node.Status.Allocatable[corev1.ResourceName(name)]
+	subject := "resource " + name
 	switch {
-	case e.devices == "" && capacity.IsZero():
-	case !known && !plugin:
-		l.note(subject, "", "is not advertised: no heddle-device-plugin runs here; the Node's labels count %s devices",
-			e.devices)
-	case !known:
-		l.problem(subject, "heddle-device-plugin runs here and has not registered it with the kubelet: see its log.",
-			"is not advertised, though the Node's labels count %s devices", e.devices)
-	case capacity.IsZero():
-		l.problem(subject, onNode, "is 0, though the Node's labels count %s devices: a device plugin registered it "+
-			"and lists none", e.devices)
+	case known && capacity.IsZero():
+		l.note(subject, onNode, "is 0: the device plugin that registered it lists no devices, or is gone")
 	case allocatable.Cmp(capacity) < 0:
 		l.problem(subject, onNode, "has allocatable %s of %s: the others are unhealthy",
 			allocatable.String(), capacity.String())
@@ -367,7 +258,7 @@ func (e expectation) check(l *Findings, node *corev1.Node, plugin bool) {
 	if err != nil {
 		return // It has none, or the version of another heddle's.
 	}
-	if n := counts.HCAs[e.resource]; n > 0 && capacity.Value() > int64(n) {
+	if n := counts.HCAs[name]; n > 0 && capacity.Value() > int64(n) {
 		l.note(subject, "", "%d HCAs, up to %d containers each: capacity %s counts places, and a container gets %d HCAs "+
 			"at most", n, capacity.Value()/int64(n), capacity.String(), n)
 	}

@@ -91,7 +91,12 @@ func checkPlugin(l *Findings, r *report.Report) {
 	}
 	for i := range r.Rejected {
 		p := &r.Rejected[i]
-		l.problem("pod "+podName(p.Namespace, p.Pod, p.UID), rejectedRemedies()[p.Kind],
+		remedy := rejectedRemedies()[p.Kind]
+		if p.Never {
+			remedy = "This node can never give it that: correct its request. Without a controller it is evicted after " +
+				"sgpu.rejectedFor, for HCAs after a minute."
+		}
+		l.problem("pod "+podName(p.Namespace, p.Pod, p.UID), remedy,
 			"container %s gets no GPU since %s: %s", p.Container, rfc3339(p.Since), p.Reason)
 	}
 	for i := range r.Bindings {
@@ -150,7 +155,8 @@ func rejectedRemedies() map[string]string {
 
 // checkLimits explains what makes limits of shares hold, and which containers nothing limits.
 func checkLimits(l *Findings, r *report.Report) {
-	const subject, remedy = "limits of shares", "Give the node an enforcer: docs/concepts/enforcers.md has what each needs."
+	const subject = "limits of shares"
+	const remedy = "Give the node an enforcer: docs/concepts/enforcers.md has what each needs."
 	switch e := r.Enforcers; {
 	case e == nil:
 	case e.LastError != "":

@@ -107,6 +107,11 @@ func TestFindingsOfTheDevicePlugin(t *testing.T) {
 			want:    []string{"problem  heddle-device-plugin: cdi\n  no space left on device\n  -> The runtime reads CDI specs there"},
 		},
 		{
+			name: "shares that are not served", wrong: true,
+			reports: report.Report{Problems: []report.Problem{{Name: "shares", Reason: "envvar"}}},
+			want:    []string{"shares\n  envvar\n  -> Set the chart's gpuDevice.deviceListStrategy to cdi"},
+		},
+		{
 			name: "an init container that only the checkpoint knows, with a MIG device and no HCA",
 			reports: report.Report{
 				Bindings:   []report.Binding{{UID: "u-1", Container: "init", GPUs: []string{"MIG-01234567-89ab"}}},

@@ -16,6 +16,7 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 	near := nearGPUs(m)
 	switches := slices.ContainsFunc(near, func(names string) bool { return names != "" })
 	layers, models, rate := map[string]int{}, map[string]int{}, 0.0
+	var best *machine.HCA
 	var fabric, beside []string
 	far, named := true, true
 	for i := range m.HCAs {
@@ -30,11 +31,18 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 			if r := activeRate(h); r > 0 && (rate == 0 || r < rate) {
 				rate = r
 			}
+			if best == nil || activeRate(h) > activeRate(best) {
+				best = h
+			}
 		case h.Role == machine.RoleStorage && near[i] != "":
 			beside = append(beside, h.Name)
 		}
 	}
-	usual := like{mostOf(layers), mostOf(models), rate}
+	usual := like{mostOf(layers), mostOf(models), "most", rate, !far}
+	if n := len(fabric); !far && (n == 2 || n == 3) && (usual.layer == "" || usual.model == "") {
+		usual.layer, usual.model = cmp.Or(usual.layer, layerOf(best)), cmp.Or(usual.model, modelOf(best))
+		usual.who = "other"
+	}
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
 		if _, isNamed := set.Of(h); !isNamed && h.PhysFn == "" {
@@ -53,27 +61,35 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 		strings.Join(fabric, ", "), strings.Join(beside, ", "))
 }
 
-// like describes most HCAs of the fabric: their kind, and the lowest rate of the active ports.
+// like describes most HCAs of the fabric, or of two or three the fastest: their kind, and the lowest rate of the
+// active ports.
 type like struct {
-	layer, model string
-	rate         float64
+	layer, model, who string
+	rate              float64
+	// near is whether one is next to a GPU.
+	near bool
 }
 
-// closeCall explains a fabric HCA that is not like the others, and a storage HCA that could be of the fabric. place
-// names its neighbors, and near is whether it is as near to GPUs as the fabric can be.
+// closeCall explains a fabric HCA that is not like the others, and a storage HCA that could be of the fabric: it is as
+// fast, or no HCA of the fabric is up. place names its neighbors, and near is whether it is as near to GPUs as the
+// fabric can be.
 func (l *Findings) closeCall(h *machine.HCA, usual like, place string, near bool) {
 	other := "rdma.roles.storage: [" + h.Name + "] takes it out of the fabric."
 	switch {
 	case h.Role == machine.RoleFabric && usual.layer != "" && layerOf(h) != usual.layer:
 		l.problem(h.Name, "mlxconfig -d "+h.PCI+" query LINK_TYPE_P1 shows the mode of its port, and set changes it. "+other,
-			"is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s", layerOf(h), usual.layer, place)
+			"is %s, where %s HCAs of the fabric are %s: it is a rail because it is next to %s",
+			layerOf(h), usual.who, usual.layer, place)
 	case h.Role == machine.RoleFabric && usual.model != "" && modelOf(h) != usual.model:
-		l.note(h.Name, other, "is %s, where most HCAs of the fabric are %s: it is a rail because it is next to %s",
-			modelOf(h), usual.model, place)
-	case h.Role == machine.RoleStorage && usual.rate > 0 && activeRate(h) >= usual.rate && near:
+		l.note(h.Name, other, "is %s, where %s HCAs of the fabric are %s: it is a rail because it is next to %s",
+			modelOf(h), usual.who, usual.model, place)
+	case h.Role == machine.RoleFabric && !near && usual.near:
+		l.problem(h.Name, "See dmesg for the GPU's XID, then reset it or reboot. "+other,
+			"is next to no GPU, as others of its kind are: its GPU may have left the bus. It stays a rail")
+	case h.Role == machine.RoleStorage && activeRate(h) > 0 && activeRate(h) >= usual.rate && near:
 		l.note(h.Name, "rdma.roles.fabric: ["+h.Name+"] makes it a rail.",
-			"has role storage, and is as fast as the fabric and next to %s: it is %s %s, and most HCAs of the fabric are %s %s",
-			place, modelOf(h), layerOf(h), usual.model, usual.layer)
+			"has role storage, and is as fast as the fabric and next to %s: it is %s %s, and %s HCAs of the fabric are %s %s",
+			place, modelOf(h), layerOf(h), usual.who, usual.model, usual.layer)
 	}
 }
 

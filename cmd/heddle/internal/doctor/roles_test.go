@@ -58,6 +58,33 @@ func TestRoles(t *testing.T) {
 			"note mlx5_1: is MT4123, where most HCAs of the fabric are MT4129: it is a rail because it is next to GPU1" +
 				" -> rdma.roles.storage: [mlx5_1] takes it out of the fabric.",
 		}},
+		{"two rails, of which one is a spare", func(m *machine.Machine) {
+			m.HCAs = m.HCAs[:2]
+			m.HCAs[0].Type, m.HCAs[0].Ports[0].RateGbps = "MT4123", new(200.0)
+		}, config.Roles{}, []string{
+			"note mlx5_0: is MT4123, where other HCAs of the fabric are MT4129: it is a rail because it is next to GPU0" +
+				" -> rdma.roles.storage: [mlx5_0] takes it out of the fabric.",
+		}},
+		{"one HCA of the fabric, which is down, and one that is up", func(m *machine.Machine) {
+			m.HCAs, m.PCI = m.HCAs[2:], nil
+			m.HCAs[0].Ports[0].State = machine.PortDown
+		}, config.Roles{}, []string{
+			"note mlx5_3: has role storage, and is as fast as the fabric and next to no GPU, as all HCAs here: it is MT4129 InfiniBand," +
+				" and most HCAs of the fabric are MT4129 InfiniBand -> rdma.roles.fabric: [mlx5_3] makes it a rail.",
+		}},
+		{"a GPU that left the bus", func(m *machine.Machine) { m.GPUs = m.GPUs[:2] }, config.Roles{}, []string{
+			"problem mlx5_2: is next to no GPU, as others of its kind are: its GPU may have left the bus. It stays a rail" +
+				" -> See dmesg for the GPU's XID, then reset it or reboot. rdma.roles.storage: [mlx5_2] takes it out of the fabric.",
+		}},
+		{"rails of two models and rates", func(m *machine.Machine) {
+			for i := range 2 {
+				h := m.HCAs[i]
+				h.Name, h.Type, h.Ports = h.Name+"b", "MT4123", []machine.Port{h.Ports[0]}
+				h.Ports[0].RateGbps = new(200.0)
+				m.HCAs = append(m.HCAs, h)
+			}
+			m.HCAs = append(m.HCAs[:2], m.HCAs[4:]...)
+		}, config.Roles{}, nil},
 		{"storage as fast as the fabric, elsewhere", func(m *machine.Machine) { m.HCAs[3].Ports[0].RateGbps = new(400.0) }, config.Roles{}, nil},
 		{"a BlueField as fast as the fabric, beside a GPU", blueField, config.Roles{}, []string{
 			"note mlx5_3: has role storage, and is as fast as the fabric and next to GPU0: it is MT41692 InfiniBand," +

@@ -103,6 +103,32 @@ func checkSchedulers(l *Findings, own []string, pods []corev1.Pod, cfg *config.N
 		"another scheduler bound %s with GPUs here: %s", cli.Count(count, "pod"), strings.Join(words, "; "))
 }
 
+// checkTokens names the pods that hold vcore or vmemory and no share of a GPU: the kubelet counts these, and
+// containers with shares do not get them.
+func checkTokens(l *Findings, pods []corev1.Pod, cfg *config.NodeConfig) {
+	for i := range pods {
+		p := &pods[i]
+		if cluster.Ended(p) {
+			continue
+		}
+		for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+			_, shares := c.Resources.Limits[corev1.ResourceName(cfg.Resources.SGPU)]
+			var held []string
+			for _, name := range []string{cfg.Resources.VCore, cfg.Resources.VMemory} {
+				if n := c.Resources.Limits[corev1.ResourceName(name)]; !n.IsZero() {
+					held = append(held, n.String()+" "+name)
+				}
+			}
+			if !shares && len(held) > 0 {
+				l.problem("pod "+p.Namespace+"/"+p.Name,
+					"Add "+cfg.Resources.SGPU+" to its limits, or remove the others; "+
+						"admissionPolicy.incompleteShares=Deny rejects such pods.",
+					"container %s holds %s without a GPU: containers with shares do not get them", c.Name, strings.Join(held, " and "))
+			}
+		}
+	}
+}
+
 // asksForGPUs reports whether a pod asks for GPUs, MIG devices or shares.
 func asksForGPUs(p *corev1.Pod, cfg *config.NodeConfig) bool {
 	mig := cfg.Domains.VendorKey("mig-")

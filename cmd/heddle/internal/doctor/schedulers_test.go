@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/heddle-dev/heddle/api/config"
 )
 
 // schedulerConfig is the documented configuration, shortened; mineConfig is
@@ -118,5 +120,28 @@ func TestDocumentedProfiles(t *testing.T) {
 	}
 	if got := profiles([]byte("profiles: [{schedulerName: x}]")); got != nil {
 		t.Errorf("without the plugin: %v", got)
+	}
+}
+
+// A pod with vcore or vmemory and no share of a GPU is named: it takes what pods with shares need.
+func TestTokens(t *testing.T) {
+	holds := func(name string, limits ...string) corev1.Pod {
+		return pod("ml", name, func(p *corev1.Pod) {
+			list := corev1.ResourceList{}
+			for _, l := range limits {
+				list[corev1.ResourceName(l)] = resource.MustParse("60")
+			}
+			p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: list}}}
+		})
+	}
+	c, l := config.Default(), Findings{}
+	ended := holds("ended", "nvidia.com/vcore")
+	ended.Status.Phase = corev1.PodSucceeded
+	checkTokens(&l, []corev1.Pod{
+		holds("share", "nvidia.com/sgpu", "nvidia.com/vcore"), holds("cpu", "cpu"), ended, holds("idle", "nvidia.com/vcore", "nvidia.com/vmemory"),
+	}, &c)
+	if len(l) != 1 || l[0].Subject != "pod ml/idle" || l[0].Level != Problem || l[0].Message != "container main holds 60 nvidia.com/vcore "+
+		"and 60 nvidia.com/vmemory without a GPU: containers with shares do not get them" {
+		t.Errorf("%+v", l)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -230,32 +229,6 @@ func TestSharesWithFindings(t *testing.T) {
 				t.Errorf("%q in\n%s", tt.not, out)
 			}
 		})
-	}
-}
-
-// Without CDI there are no shares: the reason is shown, and no count.
-func TestSharesThatAreNotServed(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{"version": "v1", "cluster-config": "mode: sgpu\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	reports := report.Report{
-		Node:     "gpu-1",
-		Problems: []report.Problem{{Name: "shares", Reason: "mode is sgpu, and no share is served: envvar"}},
-	}
-	out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--config", dir, "--device-plugin", answering(t, reports))
-	if !errors.Is(err, cli.ErrFindings) {
-		t.Errorf("error %v", err)
-	}
-	for _, want := range []string{
-		"problem  heddle-device-plugin: shares\n  mode is sgpu, and no share is served: envvar\n" +
-			"  -> Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.\n",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
 	}
 }
 

@@ -21,10 +21,10 @@ import (
 
 func taintsCommand(api *cluster.Flags) *cobra.Command {
 	c := &cobra.Command{
-		Use: "taints", Short: "Show which pods could not come back to a node if a taint were set", Args: cobra.NoArgs,
+		Use: "taints", Short: "Show which pods a taint would keep from a node", Args: cobra.NoArgs,
 		Long: `Show the pods on a Node, by owner, that do not tolerate the taint that a key
 under "taints" in the configuration would set. They cannot be scheduled there
-again; they go on running, unless the configured effect is NoExecute. Exit code
+again; they keep running, unless the configured effect is NoExecute. Exit code
 1 if there are any.`,
 		Example: "  heddle doctor taints --if gpuProduct --node gpu-1",
 	}

@@ -42,21 +42,20 @@ func NewCommand() *cobra.Command {
 	d := &drain{noted: map[types.UID]string{}}
 	var api cluster.Flags
 	c := &cobra.Command{
-		Use: "drain NODE", Short: "Evict the pods that have a node's devices, or single GPUs of it",
-		Long: `Evict the pods that have a node's devices, or single GPUs of it.
+		Use: "drain NODE [GPU...]", Short: "Evict the pods that have devices of a node, or some GPUs",
+		Long: `Evict the pods that have devices of a node, or some of its GPUs.
 
-The Node is cordoned first, as by kubectl cordon; with --gpu only these GPUs are,
-as by heddle gpu cordon. Then pods that have devices of heddle are evicted by the
-Eviction API, which heeds PodDisruptionBudgets: one that a budget protects is
-tried again. Pods without devices stay, which is the difference to kubectl drain.
-Pods of DaemonSets, static pods, and, unless --force is given, pods without a
-controller stay too. It waits for --timeout until the others are gone, and exits
-with 1 while pods are left. kubectl uncordon and heddle gpu uncordon take the cordon back.`,
-		Args: cobra.ExactArgs(1), ValidArgsFunction: api.CompleteNodes,
+The Node is cordoned first, as by kubectl cordon; if GPUs are given, by index,
+UUID or PCI address, only they are, as by heddle gpu cordon. Then pods that have
+devices of heddle are evicted by the Eviction API, which respects
+PodDisruptionBudgets: a pod that a budget protects is tried again. Unlike
+kubectl drain, it leaves pods without devices. Pods of DaemonSets, static pods,
+and, unless --force is given, pods without a controller stay too. It waits up to
+--timeout for the others, and exits with 1 while pods are left. kubectl uncordon
+and heddle gpu uncordon undo the cordon.`,
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: api.CompleteNodes,
 	}
 	api.Register(c)
-	c.Flags().StringSliceVar(&d.gpus, "gpu", nil,
-		"`index or UUID` of a GPU, may be repeated; default all devices of the node")
 	c.Flags().BoolVar(&d.dryRun, "dry-run", false, "print which pods would be evicted, and change nothing")
 	c.Flags().BoolVar(&d.force, "force", false, "evict pods without a controller too: no other comes in their place")
 	c.Flags().DurationVar(&d.within, "timeout", 10*time.Minute, "how long to wait for the pods to go")
@@ -68,7 +67,7 @@ with 1 while pods are left. kubectl uncordon and heddle gpu uncordon take the co
 		if err != nil {
 			return err
 		}
-		d.node, d.client, d.c = args[0], client, c
+		d.node, d.gpus, d.client, d.c = args[0], args[1:], client, c
 		return d.run(c.Context())
 	}
 	return c
@@ -76,7 +75,7 @@ with 1 while pods are left. kubectl uncordon and heddle gpu uncordon take the co
 
 func (d *drain) run(ctx context.Context) error {
 	var err error
-	if d.gpus, err = gpu.Resolve(ctx, d.client, d.node, d.gpus); err != nil {
+	if d.gpus, err = gpu.Resolve(ctx, d.client, d.node, d.gpus, false); err != nil {
 		return err
 	}
 	found, err := d.holders(ctx)

@@ -169,7 +169,7 @@ func TestDrain(t *testing.T) {
 		},
 		{
 			"a GPU, by index",
-			[]string{"gpu-1", "--gpu", "0", "--force"},
+			[]string{"gpu-1", "0", "--force"},
 			"",
 			[]string{"job", "bare"},
 			[]string{`{"metadata":{"annotations":{"heddle.dev/cordoned-gpus":"GPU-a"},"resourceVersion":""}}`},

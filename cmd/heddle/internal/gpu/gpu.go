@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -27,50 +26,50 @@ import (
 // NewCommand makes `heddle gpu`.
 func NewCommand() *cobra.Command {
 	parent := &cobra.Command{
-		Use: "gpu", Short: "Take a GPU out for repair, or put it back",
+		Use: "gpu COMMAND", DisableFlagsInUseLine: true, Short: "Take a GPU out for repair, or put it back",
 		Long: `Take a GPU out for repair, or put it back.
 
-Pods that have the GPU run on. A cordon is an annotation of the Node, and holds
-over restarts of everything until it is taken back. UUID is the whole one, as
-list and nvidia-smi -L show it.`,
+Pods that have the GPU keep running. A cordon is an annotation of the Node, and
+survives all restarts until uncordon removes it. GPU is an index, a UUID or a
+PCI address, as list and nvidia-smi show them.`,
 		Args: cobra.NoArgs, RunE: cli.NeedCommand,
 	}
 	var api cluster.Flags
 	api.Register(parent)
 	parent.AddCommand(listCommand(&api),
-		cordonCommand(&api, "cordon", "Give this GPU to no new pod, exclusive, cut or shared", true),
-		cordonCommand(&api, "uncordon", "Give this GPU to pods again", false), releaseCommand(&api))
+		cordonCommand(&api, "cordon", "Keep new pods from GPUs", true),
+		cordonCommand(&api, "uncordon", "Let new pods have GPUs again", false), releaseCommand(&api))
 	return parent
 }
 
 func cordonCommand(api *cluster.Flags, verb, short string, cordon bool) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " NODE UUID", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: api.CompleteNodes,
+		Use: verb + " NODE GPU...", Short: short, Args: cobra.MinimumNArgs(2), ValidArgsFunction: api.CompleteNodes,
 		RunE: func(c *cobra.Command, args []string) error {
-			if !wellknown.IsGPUUUID(args[1]) {
-				return cli.UsageErrorf(c, "invalid GPU UUID %.100q", args[1])
-			}
 			client, err := api.Client()
 			if err != nil {
 				return err
 			}
-			text, err := Change(c.Context(), client, args[0], args[1], cordon)
+			uuids, err := Resolve(c.Context(), client, args[0], args[1:], !cordon)
 			if err != nil {
 				return err
 			}
-			return cli.Write(c, fmt.Sprintf("GPU %s of node %s %s\n", args[1], args[0], text))
+			for _, uuid := range uuids {
+				text, err := Change(c.Context(), client, args[0], uuid, cordon)
+				if err != nil {
+					return err
+				}
+				if err := cli.Write(c, fmt.Sprintf("GPU %s of node %s %s\n", uuid, args[0], text)); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 }
 
 // Change cordons a GPU, or the opposite, and returns what it is then.
 func Change(ctx context.Context, client *cluster.Client, name, uuid string, cordon bool) (string, error) {
-	if cordon {
-		// Where the device plugin does not answer, the operator's word counts.
-		if there, err := cluster.Report(ctx, client, name); err == nil && !slices.Contains(uuids(there), uuid) {
-			return "", fmt.Errorf("node %s has no GPU %s; it has %s", name, uuid, strings.Join(uuids(there), " "))
-		}
-	}
 	text, already := "is allocated again.", "was not cordoned."
 	if cordon {
 		text, already = "is cordoned: no new pod gets it, and pods that have it run on.", "was cordoned already."
@@ -124,9 +123,11 @@ func write(ctx context.Context, client rest.Interface, node *corev1.Node, key, v
 
 // entry is a GPU as list shows it.
 type entry struct {
+	Node string `json:"node"`
 	// Index is nil for a missing or unknown GPU.
 	Index    *int   `json:"index"`
 	UUID     string `json:"uuid"`
+	PCI      string `json:"pci,omitempty"`
 	Mode     string `json:"mode,omitempty"`
 	Cordoned bool   `json:"cordoned"`
 	Pending  string `json:"pending,omitempty"`
@@ -134,56 +135,84 @@ type entry struct {
 
 func listCommand(api *cluster.Flags) *cobra.Command {
 	c := &cobra.Command{
-		Use: "list NODE", Short: "Show how each GPU of a node is allocated",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: api.CompleteNodes,
+		Use: "list (NODE | -l SELECTOR)", Short: "Show how each GPU of a node, or of several, is allocated",
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: api.CompleteNodes,
 	}
-	output := cli.AddOutput(c)
+	selector := c.Flags().StringP("selector", "l", "", "label `selector` of the nodes")
+	output := cli.AddOutput(c, cli.FormatName)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if (len(args) == 0) == (*selector == "") {
+			return cli.UsageErrorf(c, "a NODE or --selector is needed")
+		}
 		client, err := api.Client()
 		if err != nil {
 			return err
 		}
-		node, err := cluster.Node(c.Context(), client, args[0])
+		nodes, err := nodesOf(c.Context(), client, args, *selector)
 		if err != nil {
 			return err
 		}
-		cordoned, invalid := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
-		there, unknown := cluster.Report(c.Context(), client, node.Name)
-		all := entries(there, cordoned)
-		text := ""
-		if unknown != nil {
-			text = fmt.Sprintf("What node %s has is not known: %v.\n\n", node.Name, unknown)
+		all, text := []entry{}, ""
+		for i := range nodes {
+			node := &nodes[i]
+			cordoned, invalid := wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
+			there, unknown := cluster.Report(c.Context(), client, node.Name)
+			all = append(all, entries(node.Name, there, cordoned)...)
+			if unknown != nil {
+				text += fmt.Sprintf("The GPUs of node %s are not known: %v.\n\n", node.Name, unknown)
+			}
+			if invalid != nil {
+				text += fmt.Sprintf("node %s: %v\n\n", node.Name, invalid)
+			}
 		}
-		if invalid != nil {
-			text += invalid.Error() + "\n\n"
+		output.Names = nil
+		for _, e := range all {
+			output.Names = append(output.Names, "gpu/"+e.UUID)
 		}
 		return output.Print(c, all, text+table(all))
 	}
+	output.AddWatch(c)
 	return c
 }
 
-// entries returns the GPUs of a node and the cordoned ones that it does not have.
-// Where its device plugin does not answer, there is nil.
-func entries(there *report.Report, cordoned []string) []entry {
-	all := []entry{}
+// nodesOf returns a Node by its name, or those that a selector matches.
+func nodesOf(ctx context.Context, client rest.Interface, names []string, selector string) ([]corev1.Node, error) {
+	if len(names) > 0 {
+		node, err := cluster.Node(ctx, client, names[0])
+		if err != nil {
+			return nil, err
+		}
+		return []corev1.Node{*node}, nil
+	}
+	list, err := cluster.Read[corev1.NodeList](ctx, client.Get().Resource("nodes").Param("labelSelector", selector), "Nodes")
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// entries returns the GPUs of a node, and the cordoned ones that it does not have. there is nil if its device plugin
+// does not answer.
+func entries(node string, there *report.Report, cordoned []string) (all []entry) {
 	if there != nil {
 		for i := range there.GPUs {
 			g := &there.GPUs[i]
 			all = append(all, entry{
-				Index: &g.Index, UUID: g.UUID, Mode: g.Mode, Cordoned: slices.Contains(cordoned, g.UUID), Pending: g.Pending(),
+				Node: node, Index: &g.Index, UUID: g.UUID, PCI: g.PCI, Mode: g.Mode,
+				Cordoned: slices.Contains(cordoned, g.UUID), Pending: g.Pending(),
 			})
 		}
 	}
 	for _, uuid := range cordoned {
 		if !slices.ContainsFunc(all, func(e entry) bool { return e.UUID == uuid }) {
-			all = append(all, entry{UUID: uuid, Cordoned: true})
+			all = append(all, entry{Node: node, UUID: uuid, Cordoned: true})
 		}
 	}
 	return all
 }
 
 func table(all []entry) string {
-	rows := [][]string{{"GPU", "UUID", "MODE", "CORDONED", "PENDING"}}
+	rows := [][]string{{"NODE", "GPU", "UUID", "PCI", "MODE", "CORDONED", "PENDING"}}
 	for _, e := range all {
 		index, cordoned := "?", "no"
 		if e.Index != nil {
@@ -192,15 +221,9 @@ func table(all []entry) string {
 		if e.Cordoned {
 			cordoned = "yes"
 		}
-		rows = append(rows, []string{index, e.UUID, cmp.Or(e.Mode, "-"), cordoned, cmp.Or(e.Pending, "-")})
+		rows = append(rows, []string{
+			e.Node, index, e.UUID, cmp.Or(e.PCI, "-"), cmp.Or(e.Mode, "-"), cordoned, cmp.Or(e.Pending, "-"),
+		})
 	}
 	return cli.Table(rows)
-}
-
-func uuids(r *report.Report) []string {
-	all := make([]string, 0, len(r.GPUs))
-	for i := range r.GPUs {
-		all = append(all, r.GPUs[i].UUID)
-	}
-	return all
 }

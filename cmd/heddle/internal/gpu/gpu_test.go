@@ -104,7 +104,7 @@ func newServer(t *testing.T, cordoned string, reports *report.Report) *server {
 func two() *report.Report {
 	return &report.Report{Node: "gpu-1", GPUs: []report.GPU{
 		{Index: 0, UUID: "GPU-a", Mode: "native", Wanted: "native"},
-		{Index: 1, UUID: "GPU-b", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
+		{Index: 1, UUID: "GPU-b", PCI: "0000:3B:00.0", Mode: "native", Wanted: "sgpu", Until: "ml/train ends"},
 	}}
 }
 
@@ -127,7 +127,7 @@ func TestCordon(t *testing.T) {
 		},
 		{
 			"another", "GPU-b", two(), 0,
-			[]string{"cordon", "gpu-1", "GPU-a"},
+			[]string{"cordon", "gpu-1", "0"},
 			[]string{wrote + `"GPU-a,GPU-b"},"resourceVersion":"7"}}`},
 			"is cordoned", "",
 		},
@@ -139,7 +139,7 @@ func TestCordon(t *testing.T) {
 			"is cordoned", "",
 		},
 		{"another client always does", "", two(), 100, []string{"cordon", "gpu-1", "GPU-b"}, nil, "", "annotate node gpu-1: "},
-		{"a GPU that is not there", "", two(), 0, []string{"cordon", "gpu-1", "GPU-c"}, nil, "", "node gpu-1 has no GPU GPU-c; it has GPU-a GPU-b"},
+		{"a GPU that is not there", "", two(), 0, []string{"cordon", "gpu-1", "GPU-c"}, nil, "", `node gpu-1 has no GPU "GPU-c"; it has 0 (GPU-a), 1 (GPU-b)`},
 		{
 			"what is there is not known", "", nil, 0,
 			[]string{"cordon", "gpu-1", "GPU-c"},
@@ -167,9 +167,9 @@ func TestCordon(t *testing.T) {
 		{"one that was not cordoned", "", two(), 0, []string{"uncordon", "gpu-1", "GPU-a"}, nil, "was not cordoned", ""},
 		{"an invalid annotation", "GPU_a", two(), 0, []string{"cordon", "gpu-1", "GPU-a"}, nil, "", "correct the annotation by hand"},
 		{"no such Node", "", two(), 0, []string{"cordon", "gpu-9", "GPU-a"}, nil, "", "read Node gpu-9"},
-		{"no UUID", "", two(), 0, []string{"cordon", "gpu-1", "GPU-a,GPU-b"}, nil, "", "invalid GPU UUID"},
+		{"no UUID", "", two(), 0, []string{"cordon", "gpu-1", "GPU-a,GPU-b"}, nil, "", "has no GPU"},
 		{"an unknown verb", "", two(), 0, []string{"drain", "gpu-1", "GPU-a"}, nil, "", `unknown command "drain"`},
-		{"an argument too few", "", two(), 0, []string{"cordon", "gpu-1"}, nil, "", "accepts 2 arg(s), received 1"},
+		{"an argument too few", "", two(), 0, []string{"cordon", "gpu-1"}, nil, "", "requires at least 2 arg(s), only received 1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(t, tt.cordoned, tt.reports)
@@ -191,16 +191,16 @@ func TestList(t *testing.T) {
 		reports *report.Report
 		want    string
 	}{
-		{"all is known", two(), `GPU  UUID   MODE    CORDONED  PENDING
-0    GPU-a  native  no        -
-1    GPU-b  native  yes       GPU 1: native until ml/train ends, then sgpu
-?    GPU-c  -       yes       -
+		{"all is known", two(), `NODE   GPU  UUID   PCI           MODE    CORDONED  PENDING
+gpu-1  0    GPU-a  -             native  no        -
+gpu-1  1    GPU-b  0000:3B:00.0  native  yes       GPU 1: native until ml/train ends, then sgpu
+gpu-1  ?    GPU-c  -             -       yes       -
 `},
-		{"the device plugin does not answer", nil, `What node gpu-1 has is not known: heddle-device-plugin has no pod on it.
+		{"the device plugin does not answer", nil, `The GPUs of node gpu-1 are not known: heddle-device-plugin has no pod on it.
 
-GPU  UUID   MODE  CORDONED  PENDING
-?    GPU-b  -     yes       -
-?    GPU-c  -     yes       -
+NODE   GPU  UUID   PCI  MODE  CORDONED  PENDING
+gpu-1  ?    GPU-b  -    -     yes       -
+gpu-1  ?    GPU-c  -    -     yes       -
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

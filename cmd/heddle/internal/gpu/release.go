@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,29 +44,24 @@ type releaseOptions struct {
 func releaseCommand(api *cluster.Flags) *cobra.Command {
 	var o releaseOptions
 	c := &cobra.Command{
-		Use: "release --node NODE", Short: "Let go of the GPUs' driver for a time, to reset a GPU or upgrade the driver",
-		Long: `Let go of the GPUs' driver for a time, to reset a GPU or upgrade the driver.
+		Use: "release NODE [GPU...]", Short: "Close the GPU driver, to reset a GPU or upgrade the driver",
+		Long: `Close the GPU driver for a time, to reset a GPU or upgrade the driver.
 
-No new pod gets a GPU of the node, and no daemon of heddle keeps a session with
-the driver. Running pods are not touched: the command prints which pods have
-GPUs and which processes have their device nodes open, and exits with 1 while
-there are any. Ask again to see what is left, or to prolong the release. It ends
-by itself, or with --undo.`,
-		Args: cobra.NoArgs,
+No new pod gets one of the GPUs, by default of all GPUs of the node, and no
+daemon of heddle keeps a session with the driver. Running pods are not touched:
+the command prints which pods have GPUs and which processes have their device
+nodes open, and exits with 1 while there are any. Run it again to see what is
+left, or to extend the release. It ends after --for, or with --undo.`,
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: api.CompleteNodes,
 	}
-	node := api.NodeFlag(c, "", "`name` of the node")
-	c.Flags().StringSliceVar(&o.gpus, "gpu", nil,
-		"`index or UUID` of a GPU that no new pod gets, may be repeated; default all. The driver is let go of for all")
 	c.Flags().DurationVar(&o.last, "for", 10*time.Minute, "how long the release lasts, at most 24h")
 	c.Flags().BoolVar(&o.undo, "undo", false, "end the release")
 	output := cli.AddOutput(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		o.node = *node
+	c.RunE = func(c *cobra.Command, args []string) error {
+		o.node, o.gpus = args[0], args[1:]
 		switch {
-		case o.node == "":
-			return cli.UsageErrorf(c, "--node is missing")
 		case o.undo && (len(o.gpus) > 0 || c.Flags().Changed("for")):
-			return cli.UsageErrorf(c, "--undo ends the release of all GPUs: it goes with neither --gpu nor --for")
+			return cli.UsageErrorf(c, "--undo ends the release of all GPUs: it goes with neither a GPU nor --for")
 		case o.last < time.Second || o.last > maxRelease:
 			return cli.UsageErrorf(c, "--for: %s is not between 1s and %s", o.last, maxRelease)
 		}
@@ -91,7 +87,7 @@ by itself, or with --undo.`,
 
 // release asks for a release, and waits until the GPUs are.
 func (o *releaseOptions) release(ctx context.Context, client *cluster.Client) (*release.Status, error) {
-	uuids, err := Resolve(ctx, client, o.node, o.gpus)
+	uuids, err := Resolve(ctx, client, o.node, o.gpus, false)
 	if err != nil {
 		return nil, err
 	}
@@ -135,35 +131,43 @@ func undo(c *cobra.Command, client rest.Interface, name string) error {
 	return cli.Write(c, "GPUs of node "+name+" are not released: the device plugin uses their driver.\n")
 }
 
-// Resolve turns the values of --gpu, indices and UUIDs, into UUIDs, which takes the device
-// plugin's report. The answer is sorted.
-func Resolve(ctx context.Context, client *cluster.Client, node string, gpus []string) ([]string, error) {
-	var chosen []string
+// Resolve turns names of a node's GPUs, which are indices, UUIDs or PCI addresses, into sorted UUIDs by the report
+// of its device plugin. Without a report, and with gone always, it takes any UUID.
+func Resolve(ctx context.Context, client *cluster.Client, node string, gpus []string, gone bool) ([]string, error) {
 	if len(gpus) == 0 {
 		return nil, nil
 	}
 	there, unknown := cluster.Report(ctx, client, node)
-	for _, text := range gpus {
-		index, err := strconv.Atoi(text)
-		switch {
-		case err != nil && !wellknown.IsGPUUUID(text):
-			return nil, fmt.Errorf("--gpu: %.100q is neither the index nor the UUID of a GPU", text)
-		case err != nil && unknown != nil: // The operator's word counts.
-			chosen = append(chosen, text)
-			continue
-		case unknown != nil:
-			return nil, fmt.Errorf("--gpu %d: the UUIDs of node %s are not known, give one: %w", index, node, unknown)
-		}
-		at := slices.IndexFunc(there.GPUs, func(g report.GPU) bool {
-			return g.UUID == text || err == nil && g.Index == index
-		})
-		if at < 0 {
-			return nil, fmt.Errorf("node %s has no GPU %s; it has %s", node, text, strings.Join(uuids(there), " "))
-		}
-		chosen = append(chosen, there.GPUs[at].UUID)
+	if unknown != nil {
+		there = &report.Report{}
 	}
-	slices.Sort(chosen)
-	return slices.Compact(chosen), nil
+	chosen := map[string]bool{}
+	for _, name := range gpus {
+		at := slices.IndexFunc(there.GPUs, func(g report.GPU) bool {
+			return g.UUID == name || strconv.Itoa(g.Index) == name ||
+				strings.EqualFold(g.PCI, name) || strings.EqualFold(g.PCI, "0000:"+name)
+		})
+		isUUID := wellknown.IsGPUUUID(name) && strings.Contains(name, "-")
+		switch {
+		case at >= 0:
+			chosen[there.GPUs[at].UUID] = true
+		case isUUID && (gone || unknown != nil):
+			chosen[name] = true
+		case unknown != nil:
+			return nil, fmt.Errorf("the GPUs of node %s are not known, give the UUID and not %.100q: %w", node, name, unknown)
+		default:
+			return nil, fmt.Errorf("node %s has no GPU %.100q; it has %s", node, name, strings.Join(names(there), ", "))
+		}
+	}
+	return slices.Sorted(maps.Keys(chosen)), nil
+}
+
+// names returns the GPUs of a node by index and UUID.
+func names(r *report.Report) (all []string) {
+	for i := range r.GPUs {
+		all = append(all, fmt.Sprintf("%d (%s)", r.GPUs[i].Index, r.GPUs[i].UUID))
+	}
+	return all
 }
 
 // request writes the annotation.

@@ -69,21 +69,21 @@ func TestRelease(t *testing.T) {
 			[]string{"ml/train  main       GPU-a", "77   dcgm     -    /dev/nvidia0", "3 processes could not"},
 			"", "findings",
 		},
-		{"by index", two(), release.Status{}, []string{"--gpu", "1"}, []string{"GPU-b"}, `,"gpus":["GPU-b"]`, ""},
-		{"by UUID", two(), release.Status{}, []string{"--gpu", "GPU-b,GPU-a"}, nil, `,"gpus":["GPU-a","GPU-b"]`, ""},
-		{"by UUID, unheard", nil, release.Status{}, []string{"--gpu", "GPU-c"}, nil, `,"gpus":["GPU-c"]`, ""},
-		{"no such GPU", two(), release.Status{}, []string{"--gpu", "7"}, nil, "", "has no GPU 7; it has GPU-a GPU-b"},
-		{"an index, unheard", nil, release.Status{}, []string{"--gpu", "0"}, nil, "", "give one"},
-		{"neither", two(), release.Status{}, []string{"--gpu", "a b"}, nil, "", "neither the index nor the UUID"},
+		{"by index", two(), release.Status{}, []string{"1"}, []string{"GPU-b"}, `,"gpus":["GPU-b"]`, ""},
+		{"by UUID", two(), release.Status{}, []string{"GPU-b", "GPU-a"}, nil, `,"gpus":["GPU-a","GPU-b"]`, ""},
+		{"by UUID, unheard", nil, release.Status{}, []string{"GPU-c"}, nil, `,"gpus":["GPU-c"]`, ""},
+		{"no such GPU", two(), release.Status{}, []string{"7"}, nil, "", `has no GPU "7"; it has 0 (GPU-a), 1 (GPU-b)`},
+		{"an index, unheard", nil, release.Status{}, []string{"0"}, nil, "", "give the UUID"},
+		{"by PCI address", two(), release.Status{}, []string{"3b:00.0"}, nil, `,"gpus":["GPU-b"]`, ""},
 		{"for ever", two(), release.Status{}, []string{"--for", "48h"}, nil, "", "not between"},
-		{"undo of one", two(), release.Status{}, []string{"--undo", "--gpu", "1"}, nil, "", "goes with neither"},
+		{"undo of one", two(), release.Status{}, []string{"--undo", "1"}, nil, "", "goes with neither"},
 		{"undo", two(), release.Status{}, []string{"--undo"}, []string{"are not released"}, "null", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newServer(t, "", tt.reports)
 			s.node.Annotations = map[string]string{wellknown.GPURelease: `{"until":"2026-01-01T00:00:00Z"}`}
 			s.answers = &tt.holders
-			out, err := s.run(append([]string{"release", "--node", "gpu-1"}, tt.args...)...)
+			out, err := s.run(append([]string{"release", "gpu-1"}, tt.args...)...)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("%v, want %q", err, tt.err)
 			}
@@ -109,7 +109,7 @@ func TestReleaseAsJSON(t *testing.T) {
 	s := newServer(t, "", two())
 	s.answers = &release.Status{}
 	began := time.Now()
-	out, err := s.run("release", "--node", "gpu-1", "--for", "1h", "-o", "json")
+	out, err := s.run("release", "gpu-1", "--for", "1h", "-o", "json")
 	var got release.Status
 	if err != nil || json.Unmarshal([]byte(out), &got) != nil || !got.Released || !got.Request.Active(began.Add(59*time.Minute)) {
 		t.Errorf("%+v, %v from %s", got, err, out)

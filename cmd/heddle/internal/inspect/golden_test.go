@@ -12,7 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/test/clitest"
 	"github.com/heddle-dev/heddle/test/golden"
-	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
 var update = flag.Bool("update", false, "write the golden files beside the machine files")
@@ -103,20 +102,6 @@ func TestWide(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
-	}
-}
-
-// TestRaw: the files of this host's GPUs; a dump has none.
-func TestRaw(t *testing.T) {
-	tree := sysfstest.New(t)
-	tree.Write("sys/class/mxcd/mxcd/layout/nodes/1/properties", "mgpu_id 3")
-	out, _, err := clitest.Run(t, NewCommand(), "--raw", "--sysfs-root", tree.Sys())
-	if want := "-- class/mxcd/mxcd/layout/nodes/1/properties --\nmgpu_id 3\n"; err != nil || out != want {
-		t.Errorf("%q, %v, want %q", out, err, want)
-	}
-	_, _, err = clitest.Run(t, NewCommand(), "--raw", "--machine", machines+"/dgx-h100.json")
-	if err == nil || !strings.Contains(err.Error(), "a dump has no sysfs") {
-		t.Errorf("error %v", err)
 	}
 }
 

@@ -40,25 +40,14 @@ func NewCommand() *cobra.Command {
 What the chosen format leaves out, such as a label that cannot be made, is
 reported on stderr.`,
 		Example: `  heddle inspect                                a table, problems first
-  heddle inspect -o matrix                      the path class between every two GPUs and HCAs
-  heddle inspect -o json > node.json            the dump: for a bug report, or to replay
-  heddle inspect --machine node.json -o labels  the labels and taints that the node would get
-  heddle inspect --bundle heddle-n1.tar.gz      the machine of a support bundle
-  heddle inspect --raw > node.txtar             the files of GPUs that are not read as they should be`,
+  heddle inspect -o matrix                      paths between GPUs and HCAs
+  heddle inspect -o json > node.json            a dump, for --machine
+  heddle inspect --machine node.json -o labels  labels and taints of its Node`,
 	}
 	var from source.Flags
 	from.Register(c.Flags())
 	output := cli.AddOutput(c, formatLabels, formatResources, formatMatrix)
-	raw := c.Flags().Bool("raw", false,
-		"print the files of sysfs that a maintainer needs of this host's GPUs, with their contents, as txtar")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if *raw {
-			tree, err := from.Sysfs()
-			if err != nil {
-				return err
-			}
-			return tree.Raw(c.OutOrStdout(), host.Vendors())
-		}
 		subject, err := from.Load(c.Context())
 		if err != nil {
 			return err

@@ -4,20 +4,15 @@ package source
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/config/rule"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/host"
-	"github.com/heddle-dev/heddle/discovery/sysfs"
 )
 
 // Host is the value of --machine that means this host.
@@ -26,7 +21,6 @@ const Host = "host"
 // Flags name where to read from.
 type Flags struct {
 	machine, node, config string
-	bundle                string
 	// labels are nil while they are not known.
 	labels  map[string]string
 	options host.Options
@@ -37,8 +31,6 @@ type Flags struct {
 // Register adds the flags.
 func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.machine, "machine", Host, "`host`, or a file that heddle inspect -o json wrote")
-	set.StringVar(&f.bundle, "bundle", "",
-		"`file` that heddle support-bundle wrote, whose machine and configuration are read")
 	f.RegisterConfig(set)
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"),
 		"`name` of the machine's Node; default $NODE_NAME, then the dump's or the host's name")
@@ -50,14 +42,6 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.options.ProcRoot, "proc-root", "/proc", "`dir` where the host's procfs is")
 	set.StringVar(&f.options.DriverRoot, "driver-root", "",
 		"`dir` where the GPU driver is installed, such as /run/nvidia/driver; empty: the dynamic loader finds its library")
-}
-
-// Sysfs returns the host's, where no dump stands in for the host.
-func (f *Flags) Sysfs() (sysfs.FS, error) {
-	if f.bundle != "" || f.machine != Host {
-		return sysfs.FS{}, errors.New("a dump has no sysfs: only this host has")
-	}
-	return sysfs.New(f.options.SysfsRoot), nil
 }
 
 // RegisterConfig adds the flag of the configuration alone.
@@ -86,7 +70,11 @@ func (f *Flags) Of(node string, labels map[string]string) {
 // Load reads the machine and the configuration. A fault in a file names the
 // file and the place.
 func (f *Flags) Load(ctx context.Context) (*Subject, error) {
-	m, c, err := f.machineAndConfig(ctx)
+	m, err := f.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -96,56 +84,6 @@ func (f *Flags) Load(ctx context.Context) (*Subject, error) {
 			" are not known: give --node-labels"
 	}
 	return s, nil
-}
-
-func (f *Flags) machineAndConfig(ctx context.Context) (*machine.Machine, *config.Config, error) {
-	if f.bundle != "" {
-		return f.fromBundle()
-	}
-	m, err := f.read(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	c, err := f.Config()
-	return m, c, err
-}
-
-// fromBundle reads a support bundle. A configuration that is given counts more than
-// the bundle's.
-func (f *Flags) fromBundle() (*machine.Machine, *config.Config, error) {
-	files, err := ReadBundle(f.bundle)
-	if err != nil {
-		return nil, nil, err
-	}
-	if files[BundleMachine] == nil {
-		return nil, nil, fmt.Errorf("bundle %s has no machine: it was not made on the node", f.bundle)
-	}
-	m, err := machine.Decode(files[BundleMachine])
-	if err != nil {
-		return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, BundleMachine, err)
-	}
-	if text := files[BundleNode]; text != nil && f.labels == nil {
-		var node metav1.PartialObjectMetadata
-		if err := json.Unmarshal(text, &node); err != nil {
-			return nil, nil, fmt.Errorf("bundle %s: %s: %w", f.bundle, BundleNode, err)
-		}
-		f.labels = node.Labels
-	}
-	keys := map[string][]byte{}
-	for name, text := range files {
-		if key, ok := strings.CutPrefix(name, BundleConfig); ok {
-			keys[key] = text
-		}
-	}
-	if f.config != "" || len(keys) == 0 {
-		c, err := f.Config()
-		return m, c, err
-	}
-	c, err := config.Parse(keys, &rule.CEL{})
-	if err != nil {
-		return nil, nil, fmt.Errorf("bundle %s: configuration: %w", f.bundle, err)
-	}
-	return m, c, nil
 }
 
 // Use takes the keys of a cluster's ConfigMap where no configuration is given.

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 )
 
 const (
@@ -36,7 +35,7 @@ func (g *gathering) cluster(at *cluster.Flags, name string) {
 	if err == nil {
 		node.ManagedFields = nil
 	}
-	g.json(source.BundleNode, node, err)
+	g.json("node.json", node, err)
 	report, err := cluster.Report(ctx, client, name)
 	g.json("bindings.json", report, err)
 	var topology json.RawMessage
@@ -72,9 +71,9 @@ func (g *gathering) json(name string, object any, err error) {
 
 // config adds the ConfigMap that the daemons read, and the scheduler's.
 func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) {
-	names := map[string]string{source.BundleConfig: cluster.ConfigName(&corev1.PodSpec{})}
+	names := map[string]string{configDir: cluster.ConfigName(&corev1.PodSpec{})}
 	for i := range pods {
-		dir := source.BundleConfig
+		dir := configDir
 		if cluster.Runs(&pods[i], scheduler) {
 			dir = "scheduler/"
 		}

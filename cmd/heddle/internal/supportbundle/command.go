@@ -25,25 +25,25 @@ import (
 func NewCommand(version string) *cobra.Command {
 	c := &cobra.Command{
 		Use: "support-bundle", Short: "Write what a bug report needs into one file", Args: cobra.NoArgs,
-		Long: `Write what a bug report needs into one file, a tar.gz: the machine, what doctor finds,
-and with --node what the API server has of the Node: its configuration, its report,
-who has which device, last logs of heddle's pods there, and last Events: of the Node,
-of heddle, and of the device plugin about pods of any namespace, which have a pod's
-name and no more of it.
+		Long: `Write what a bug report needs into one file, a tar.gz: the machine, what doctor
+finds, and with --node what the API server has about the Node: its
+configuration, its report, who has which device, logs of heddle's pods there,
+and Events of the Node, of heddle, and of the device plugin about pods, which
+show the names of these pods.
 
-Secrets are not read, and what looks like a credential is replaced; read the file
-before you send it. It has 32 MB at most. What could not be read is listed
-in contents.json, and is not an error. heddle inspect --bundle shows the machine.`,
-		Example: `  heddle support-bundle --node gpu-1                   from anywhere: without the machine
-  heddle support-bundle --machine host --node gpu-1    on the node, with a kubeconfig
-  heddle support-bundle                                on the node: the machine and what is wrong with it`,
+Secrets are not read, and what looks like a credential is replaced; read the
+file before you send it. It has 32 MB at most. What could not be read is listed
+in contents.json, and is not an error. Unpacked, heddle inspect
+--machine machine.json --config config shows the machine.`,
+		Example: `  heddle support-bundle --node gpu-1                 from anywhere
+  heddle support-bundle --machine host --node gpu-1  on the node
+  heddle support-bundle                              on the node, no kubeconfig`,
 	}
 	var machine source.Flags
 	var at cluster.Flags
 	machine.Register(c.Flags())
 	at.Register(c)
 	node := at.NodeFlag(c, "", "`name` of a Node to ask the API server about")
-	namespace := c.Flags().StringP("namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
 	path := c.Flags().String("file", "", "`file` to write; default heddle-NODE.tar.gz, or heddle.tar.gz")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		name := *path
@@ -53,7 +53,7 @@ in contents.json, and is not an error. heddle inspect --bundle shows the machine
 		case name == "":
 			name = "heddle.tar.gz"
 		}
-		g := &gathering{files: files{content: map[string][]byte{}}, command: c, namespace: *namespace, version: version}
+		g := &gathering{files: files{content: map[string][]byte{}}, command: c, namespace: at.Given(cluster.System), version: version}
 		made := time.Now()
 		g.all(&at, *node, made)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -79,12 +79,12 @@ type gathering struct {
 // all gathers everything.
 func (g *gathering) all(at *cluster.Flags, node string, made time.Time) {
 	set := g.command.Flags()
-	if node == "" || set.Changed("machine") || set.Changed("bundle") {
+	if node == "" || set.Changed("machine") {
 		args := []string{"-o=json"}
 		if node != "" {
 			args = append(args, "--node-name="+node)
 		}
-		g.run(source.BundleMachine, inspect.NewCommand(), args...)
+		g.run(machineFile, inspect.NewCommand(), args...)
 	}
 	g.run("doctor.txt", doctor.NewCommand())
 	if node != "" {

@@ -12,12 +12,14 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/source"
 )
 
-// maxFile bounds the bytes kept of one file.
-const maxFile = 1 << 20
+const (
+	// maxFile bounds the bytes kept of one file, and maxBundle those of all.
+	maxFile, maxBundle = 1 << 20, 32 << 20
+	// machineFile and configDir are what --machine and --config read.
+	machineFile, configDir = "machine.json", "config/"
+)
 
 // files is the content of a bundle: of bounded size, without anything that looks like a credential.
 type files struct {
@@ -30,9 +32,9 @@ type files struct {
 // add adds a file. A file that is too long loses its beginning, since the end of a log matters most; a machine is
 // complete or missing.
 func (f *files) add(name string, content []byte) {
-	whole := name == source.BundleMachine
+	whole := name == machineFile
 	switch {
-	case whole && len(content) > source.MaxBundle/2, f.total+min(len(content), maxFile) > source.MaxBundle:
+	case whole && len(content) > maxBundle/2, f.total+min(len(content), maxFile) > maxBundle:
 		f.left = append(f.left, name+": the bundle is full")
 		return
 	case len(content) > maxFile && !whole:

@@ -2,7 +2,6 @@ package topo
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"unicode/utf8"
@@ -16,24 +15,24 @@ import (
 
 func gangsCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
-		Use: "gangs", Short: "Show pods that run together or not at all: where they run, or why not", Args: cobra.NoArgs,
+		Use: "gangs", Short: "Show gangs: where they run, or why not", Args: cobra.NoArgs,
 	}
-	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the gangs; default all")
-	output := cli.AddOutput(c)
+	output := cli.AddOutput(c, cli.FormatName)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		gangs, err := read[snapshot.Gangs](c, at, "/v1/gangs")
 		if err != nil {
 			return err
 		}
-		if gangs.Unwatched {
-			return errors.New("topo-master watches no pods (--count-pods=false), and so knows no gangs: " +
-				"set topoDiscovery.master.countPods=true in the chart's values")
+		if namespace := at.cluster.Given(""); namespace != "" {
+			gangs.Gangs = slices.DeleteFunc(gangs.Gangs, func(g snapshot.Gang) bool { return g.Namespace != namespace })
 		}
-		if *namespace != "" {
-			gangs.Gangs = slices.DeleteFunc(gangs.Gangs, func(g snapshot.Gang) bool { return g.Namespace != *namespace })
+		output.Names = nil
+		for i := range gangs.Gangs {
+			output.Names = append(output.Names, "gang/"+gangs.Gangs[i].Name)
 		}
 		return output.Print(c, gangs, gangTable(gangs.Gangs, output.Wide())+stale(gangs.StaleSince))
 	}
+	output.AddWatch(c)
 	return c
 }
 
@@ -41,7 +40,7 @@ func gangTable(all []snapshot.Gang, wide bool) string {
 	if len(all) == 0 {
 		return "No pod is in a gang.\n"
 	}
-	rows := [][]string{{"NAMESPACE", "NAME", "API", "STATE", "PODS", "GPUS", "GROUP", "NODES", "SINCE", "WHY"}}
+	rows := [][]string{{"NAMESPACE", "NAME", "API", "STATE", "PODS", "GPUS", "GROUP", "NODES", "AGE", "WHY"}}
 	for i := range all {
 		g := &all[i]
 		group, why := "-", g.Reason
@@ -49,11 +48,11 @@ func gangTable(all []snapshot.Gang, wide bool) string {
 			group = g.Group.Name
 		}
 		if !g.RejectedSince.IsZero() && !g.RejectedSince.Equal(g.Since) {
-			why += ", since " + at(g.RejectedSince)
+			why += ", for " + cli.Age(g.RejectedSince)
 		}
 		rows = append(rows, []string{
 			g.Namespace, g.Name, cmp.Or(string(g.API), "-"), string(g.State), fmt.Sprintf("%d of %d", g.Running, g.Members),
-			fmt.Sprint(g.GPUs), group, nodes(g.Nodes, wide), at(g.Since), why,
+			fmt.Sprint(g.GPUs), group, nodes(g.Nodes, wide), cli.Age(g.Since), why,
 		})
 	}
 	return cli.Table(rows)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +24,7 @@ import (
 // app is topo-master's AppLabel.
 const app = "heddle-topo-master"
 
-// timeout bounds a request to --server.
+// timeout bounds a request to --topo-master.
 const timeout = 30 * time.Second
 
 // master is the flags that name where topo-master is and, for one with
@@ -38,18 +39,25 @@ type master struct {
 	base, name string
 }
 
-// register adds the flags to a command and to those below it.
+// register adds the flags to a command and to those below it. `heddle options` shows them.
 func (m *master) register(c *cobra.Command) {
-	set := c.PersistentFlags()
-	set.StringVar(&m.server, "server", "",
-		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
-	set.StringVar(&m.tokenFile, "token-file", "",
-		"`file` with a bearer token for --server, such as of kubectl create token --audience=heddle-topo-master")
-	set.StringVar(&m.caFile, "ca-file", "",
-		"`file` with the authorities, in PEM, that sign --server's certificate; default those of the system")
-	set.StringVar(&m.serverName, "tls-server-name", "",
-		"`name` in the certificate of --server, if it is asked at another address, such as a forwarded port")
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	m.visible(set)
+	set.VisitAll(func(flag *pflag.Flag) { flag.Hidden = true })
+	c.PersistentFlags().AddFlagSet(set)
 	m.cluster.Register(c)
+}
+
+// RegisterVisible adds the flags of topo-master to a set, for help.
+func RegisterVisible(set *pflag.FlagSet) { new(master).visible(set) }
+
+func (m *master) visible(set *pflag.FlagSet) {
+	set.StringVar(&m.server, "topo-master", "",
+		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
+	set.StringVar(&m.tokenFile, "token-file", "", "`file` with a bearer token for --topo-master")
+	set.StringVar(&m.caFile, "ca-file", "", "`file` with the authorities, in PEM, that sign --topo-master's certificate")
+	set.StringVar(&m.serverName, "tls-server-name", "",
+		"`name` in --topo-master's certificate, if it is asked at another address, such as a forwarded port")
 }
 
 // get asks topo-master, which it finds first.
@@ -78,7 +86,7 @@ func (m *master) explain(s *metav1.Status, err error) error {
 	if m.server == "" {
 		hint := ""
 		if s.Code == http.StatusUnauthorized {
-			hint = ": if topo-master asks for a token, the API server passes none on: give --server and --token-file"
+			hint = ": if topo-master asks for a token, the API server passes none on: give --topo-master and --token-file"
 		}
 		return fmt.Errorf("ask %s: %w%s", m.name, err, hint)
 	}
@@ -100,17 +108,17 @@ func (m *master) find(c *cobra.Command) error {
 		var err error
 		base, err = url.Parse(m.server)
 		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-			return cli.UsageErrorf(c, "invalid --server %q: want a URL such as http://10.0.0.7:9001", m.server)
+			return cli.UsageErrorf(c, "invalid --topo-master %q: want a URL such as http://10.0.0.7:9001", m.server)
 		}
 	}
 	for _, flag := range secrets {
 		switch {
 		case flag.value == "":
 		case base == nil:
-			return cli.UsageErrorf(c, "--%s is for --server: the API server authenticates topo-master, "+
+			return cli.UsageErrorf(c, "--%s is for --topo-master: the API server authenticates topo-master, "+
 				"and passes no token on", flag.name)
 		case base.Scheme != "https":
-			return cli.UsageErrorf(c, "--%s is for a --server of https://", flag.name)
+			return cli.UsageErrorf(c, "--%s is for a --topo-master of https://", flag.name)
 		}
 	}
 	if base != nil {
@@ -162,7 +170,7 @@ func (m *master) service(ctx context.Context, api rest.Interface) error {
 		}
 	}
 	return errors.New("no Service with label " + cluster.AppLabel + "=" + app +
-		": is topoDiscovery.deploy on? Else give --server")
+		": is topoDiscovery.deploy on? Else give --topo-master")
 }
 
 // remedy returns the advice for an answer of topo-master, or an empty string.

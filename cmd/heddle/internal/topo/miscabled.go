@@ -3,6 +3,7 @@ package topo
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,27 +21,33 @@ type miscabled struct {
 func miscabledCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "miscabled", Args: cobra.NoArgs,
-		Short: "Show every port that is not as it should be; exit code 1 if there is any",
+		Short: "Show every port with a wrong cable; exit code 1 if any",
 	}
-	output := cli.AddOutput(c)
+	output := cli.AddOutput(c, cli.FormatName)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		t, err := read[snapshot.Topology](c, at, "/v1/topology")
 		if err != nil {
 			return err
 		}
+		output.Names = nil
+		for i := range t.Findings {
+			output.Names = append(output.Names, "node/"+t.Findings[i].Node)
+		}
+		output.Names = slices.Compact(slices.Sorted(slices.Values(output.Names)))
 		table, problems := cablingTable(t)
 		return output.PrintFindings(c, miscabled{t.Findings, t.Ignored}, table+stale(t.StaleSince), problems)
 	}
+	output.AddWatch(c)
 	return c
 }
 
 // cablingTable lists the findings and counts the problems among them. A port
 // with an unknown switch is shown and is not a problem.
 func cablingTable(t *snapshot.Topology) (table string, problems int) {
-	rows := [][]string{{"NODE", "WHAT", "RAIL", "HCA", "SINCE", "EXPECTED", "FOUND"}}
+	rows := [][]string{{"NODE", "WHAT", "RAIL", "HCA", "AGE", "EXPECTED", "FOUND"}}
 	for i := range t.Findings {
 		f := &t.Findings[i]
-		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), at(f.Since), end(f.Expected), found(f)})
+		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), cli.Age(f.Since), end(f.Expected), found(f)})
 		if f.Kind != fabric.Unseen {
 			problems++
 		}

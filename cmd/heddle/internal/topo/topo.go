@@ -19,12 +19,13 @@ import (
 func NewCommand() *cobra.Command {
 	var at master
 	c := treeCommand(&at)
-	c.Use, c.Short = "topo", "Show where every cable of the cluster goes, and which gangs run where"
-	c.Long = `Show where every cable of the cluster goes, and which gangs run where.
+	c.Use, c.Short = "topo", "Show where the cables of the cluster go, and where gangs run"
+	c.Long = `Show where the cables of the cluster go, and where gangs run.
 
 heddle-topo-master answers, through the API server's service proxy or at
---server. One that asks for a token is only reached by --server and
---token-file. Without a command, topo is topo tree.`
+--topo-master. One that asks for a token is only reached by --topo-master and
+--token-file: kubectl create token ACCOUNT --audience=heddle-topo-master.
+Without a command, topo is topo tree.`
 	at.register(c)
 	c.AddCommand(treeCommand(&at), gangsCommand(&at), miscabledCommand(&at), exportCommand(&at))
 	return c
@@ -35,9 +36,9 @@ func exportCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "export", Short: "Print the tree in the format of another project", Args: cobra.NoArgs,
 		Long: `Print the tree in the format of another project: slurm is topology/tree and
-slurm-block topology/block of Slurm, slurm-yaml both for topology.yaml, kueue and
-kai the Topologies of Kueue and KAI, hypernode the HyperNodes of Volcano, labels
-the labels of the nodes.`,
+slurm-block topology/block of Slurm, slurm-yaml both for topology.yaml, kueue
+and kai the Topologies of Kueue and KAI, hypernode the HyperNodes of Volcano,
+labels the labels of the nodes.`,
 		Example: "  heddle topo export --format slurm > /etc/slurm/topology.conf",
 	}
 	format := c.Flags().String("format", "", "`format` of the export: "+formats)

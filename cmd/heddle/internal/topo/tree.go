@@ -15,7 +15,7 @@ import (
 
 func treeCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
-		Use: "tree", Short: "Show the groups and their nodes: status, free GPUs, gangs, reasons", Args: cobra.NoArgs,
+		Use: "tree", Short: "Show groups and nodes: status, free GPUs, gangs, reasons", Args: cobra.NoArgs,
 	}
 	groups := c.Flags().Bool("groups", false, "leave the nodes out")
 	output := cli.AddOutput(c)
@@ -24,18 +24,14 @@ func treeCommand(at *master) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		// The tree is worth showing without them, as from an older topo-master.
-		gangs, unknown := read[snapshot.Gangs](c, at, "/v1/gangs")
-		if unknown != nil {
-			gangs = &snapshot.Gangs{}
+		gangs, err := read[snapshot.Gangs](c, at, "/v1/gangs")
+		if err != nil {
+			return err
 		}
 		v := treeView{groupsOnly: *groups, wide: output.Wide(), gangs: byNode(gangs.Gangs)}
-		text := v.table(t.Tree) + "\n" + crossing(t) + summary(t)
-		if unknown != nil {
-			text += "Gangs are not known: " + unknown.Error() + "\n"
-		}
-		return output.Print(c, t, text+stale(t.StaleSince))
+		return output.Print(c, t, v.table(t.Tree)+"\n"+crossing(t)+summary(t)+stale(t.StaleSince))
 	}
+	output.AddWatch(c)
 	return c
 }
 
@@ -171,7 +167,7 @@ func summary(t *snapshot.Topology) string {
 		text.WriteString("; " + cli.Count(len(t.Findings), "finding") + ", see heddle topo miscabled")
 	}
 	for _, s := range t.StaleSources {
-		fmt.Fprintf(&text, "; %s silent on %s since %s", s.Source, cli.Count(s.Nodes, "node"), at(s.Since))
+		fmt.Fprintf(&text, "; %s silent on %s for %s", s.Source, cli.Count(s.Nodes, "node"), cli.Age(s.Since))
 	}
 	if len(t.Ignored) > 0 {
 		text.WriteString("; " + cli.Count(len(t.Ignored), "report") + " not believed")
@@ -195,7 +191,7 @@ func reasons(e *snapshot.Element) string {
 			text = fmt.Sprintf("%d %s", r.Count, r.Kind)
 		}
 		if !r.Since.IsZero() {
-			text += " since " + at(r.Since)
+			text += " for " + cli.Age(r.Since)
 		}
 		out = append(out, text)
 	}
@@ -205,18 +201,10 @@ func reasons(e *snapshot.Element) string {
 	return strings.Join(out, ", ")
 }
 
-// at returns a time, "" for none.
-func at(when time.Time) string {
-	if when.IsZero() {
-		return ""
-	}
-	return when.Format("2006-01-02 15:04:05 MST")
-}
-
 // stale warns of an answer that is older than the cluster; "" for none.
 func stale(since time.Time) string {
 	if since.IsZero() {
 		return ""
 	}
-	return "STALE: topo-master has received nothing from the API server since " + at(since) + "\n"
+	return "STALE: topo-master has received nothing from the API server for " + cli.Age(since) + "\n"
 }

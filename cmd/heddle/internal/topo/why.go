@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -22,24 +24,25 @@ func NewWhyCommand() *cobra.Command {
 		Use: "why POD|GANG", Short: "Explain why a pod, or the pods of a gang, have no node", Args: cobra.ExactArgs(1),
 		Long: `Explain why a pod, or the pods of a gang, have no node.
 
-It counts as heddle-scheduler counts, on what the API server and topo-master answer: the reasons against
-nodes, how many pods each group would take, what holds the rest and until when, and what there is room for now.
-It works for the pods of any scheduler. Without topo-master the nodes count as in no group. Rules that need a
-scheduler's own state (volumes, affinity to pods, GPU by GPU for shares) are not counted, nor are plans of other
-gangs and NVLink domains that cross groups: what the scheduler wrote is repeated first. Hard rules between the pods
-(topologySpreadConstraints, required anti-affinity) are counted, and what preemption would evict is named.`,
+It counts as heddle-scheduler does, from what the API server and topo-master
+answer: the reasons against nodes, how many pods each group would take, who
+holds the rest and until when, and what there is room for now. It works for the
+pods of any scheduler. Without topo-master, nodes count as in no group.
+
+It counts hard rules between the pods (topologySpreadConstraints, required
+anti-affinity), and names what preemption would evict. It does not count what
+only a scheduler knows: volumes, affinity to other pods, single GPUs of shares,
+plans of other gangs, and NVLink domains across groups. What the scheduler wrote
+comes first.`,
 		Example: `  heddle why -n team train-0
   heddle why -n team train -o json`,
 	}
 	m.register(c)
-	namespace := c.Flags().StringP("namespace", "n", "", "`namespace` of the pod or gang; default that of the context")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if *namespace == "" {
-			var err error
-			if *namespace, err = m.cluster.Namespace(); err != nil {
-				return err
-			}
+		namespace, err := m.cluster.Namespace()
+		if err != nil {
+			return err
 		}
 		api, err := m.cluster.Client()
 		if err != nil {
@@ -53,20 +56,20 @@ gangs and NVLink domains that cross groups: what the scheduler wrote is repeated
 			groups = new([]v1alpha1.Group) // There may be no topo-master.
 		}
 		lister := explain.NewLister(api, math.MaxInt, math.MaxInt, clock.RealClock{})
-		answer, err := lister.Explain(c.Context(), *groups, *namespace, args[0])
+		answer, err := lister.Explain(c.Context(), *groups, namespace, args[0])
 		if errors.Is(err, explain.ErrUnknown) {
-			return fmt.Errorf("%w: heddle topo gangs lists gangs, kubectl get pods -n %s pods", err, *namespace)
+			return fmt.Errorf("%w: heddle topo gangs lists gangs, kubectl get pods -n %s pods", err, namespace)
 		}
 		if err != nil {
 			return err
 		}
-		return output.Print(c, answer, whyText(answer, len(*groups) > 0))
+		return output.Print(c, answer, whyText(answer, len(*groups) > 0, time.Now()))
 	}
 	return c
 }
 
 // whyText returns the answer for people.
-func whyText(a *explain.Answer, grouped bool) string {
+func whyText(a *explain.Answer, grouped bool, now time.Time) string {
 	var b strings.Builder
 	if b.WriteString(whyState(a)); a.Pods == a.Bound {
 		return b.String()
@@ -81,7 +84,7 @@ func whyText(a *explain.Answer, grouped bool) string {
 	for _, text := range a.Reported {
 		b.WriteString("Reported: " + cli.Printable(text) + "\n")
 	}
-	b.WriteString(whyTables(a))
+	b.WriteString(whyTables(a, now))
 	b.WriteString("\nRoom now:\n")
 	for _, text := range a.Fits {
 		fmt.Fprintf(&b, "  %s\n", text)
@@ -128,7 +131,7 @@ func whyState(a *explain.Answer) string {
 }
 
 // whyTables returns the reasons against nodes, and the groups of a gang.
-func whyTables(a *explain.Answer) string {
+func whyTables(a *explain.Answer, now time.Time) string {
 	var b strings.Builder
 	if len(a.Nodes) > 0 {
 		rows := [][]string{{"NODES", "WHY NOT", "WHICH"}}
@@ -141,7 +144,7 @@ func whyTables(a *explain.Answer) string {
 		rows := [][]string{{"GROUP", "KIND", "WOULD TAKE", "HELD BY"}}
 		for i := range a.Groups[:min(len(a.Groups), maxRooms)] {
 			g := &a.Groups[i]
-			rows = append(rows, []string{g.Name, g.Kind, fmt.Sprintf("%d of %d", g.Fit, g.Of), holders(g.Holders)})
+			rows = append(rows, []string{g.Name, g.Kind, fmt.Sprintf("%d of %d", g.Fit, g.Of), holders(g.Holders, now)})
 		}
 		b.WriteString("\n" + cli.Table(rows))
 		if more := len(a.Groups) - maxRooms; more > 0 {
@@ -154,13 +157,13 @@ func whyTables(a *explain.Answer) string {
 // maxRooms bounds the groups in a table.
 const maxRooms = 8
 
-func holders(all []explain.Holder) string {
+func holders(all []explain.Holder, now time.Time) string {
 	parts := make([]string, len(all))
 	for i := range all {
 		h := &all[i]
-		parts[i] = fmt.Sprintf("%s: %d %s since %s", h.Name, h.Amount, h.Resource, at(h.Since))
+		parts[i] = fmt.Sprintf("%s: %d %s for %s", h.Name, h.Amount, h.Resource, duration.HumanDuration(now.Sub(h.Since)))
 		if !h.Until.IsZero() {
-			parts[i] += " until " + at(h.Until)
+			parts[i] += ", ends in " + duration.HumanDuration(h.Until.Sub(now))
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")

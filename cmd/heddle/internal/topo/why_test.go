@@ -217,7 +217,7 @@ func TestWhy(t *testing.T) {
 		if tt.name == "train" && len(answer.Groups) > 0 && answer.Groups[0].Holders[0].Owner != "Job/llama" {
 			t.Errorf("the holder's owner is %q", answer.Groups[0].Holders[0].Owner)
 		}
-		fmt.Fprintf(&got, "# %s\n%s\n", tt.title, whyText(answer, len(tt.cluster.Groups) > 0))
+		fmt.Fprintf(&got, "# %s\n%s\n", tt.title, whyText(answer, len(tt.cluster.Groups) > 0, whyNow()))
 	}
 	golden.Compare(t, "testdata/why.txt", got.String(), *update)
 	if _, err := explain.Of(t.Context(), &newWhyCluster(1, 1).Cluster, "ai", "absent", whyNow()); err == nil {

@@ -51,16 +51,16 @@ func NewCommand() *cobra.Command {
 	u := &uninstall{}
 	c := &cobra.Command{
 		Use: "uninstall", Short: "Remove heddle's traces from Nodes and hosts", Args: cobra.NoArgs,
-		Long: `Remove heddle's traces from Nodes and hosts: labels, taints, annotations, conditions,
-CDI specs and other files, leases, reports and exports. The daemons are deleted first.
+		Long: `Remove heddle's traces from Nodes and hosts: labels, taints, annotations,
+conditions, CDI specs and other files, leases, reports and exports. The daemons
+are deleted first.
 
-helm uninstall runs this command. Run it by hand where Helm runs no hooks, such as
-with Argo CD, and to clean up after an uninstall without it. It fails while pods have
+helm uninstall runs this command. Run it by hand where Helm runs no hooks, such
+as with Argo CD, and after an uninstall without it. It fails while pods have
 devices of heddle, which could not start again, unless --force is given.`,
 	}
 	at.Register(c)
 	flags := c.Flags()
-	flags.StringVarP(&u.namespace, "namespace", "n", "heddle-system", "`namespace` of heddle's daemons")
 	flags.BoolVar(&u.force, "force", false, "continue even if pods have devices of heddle")
 	flags.BoolVar(&u.crds, "crds", false, "delete the CRDs too, with all objects of their kinds")
 	flags.StringVar(&u.release, "release", "", "`name` of the Helm release: --crds deletes its PodGroup CRDs")
@@ -69,7 +69,7 @@ devices of heddle, which could not start again, unless --force is given.`,
 		if err != nil {
 			return err
 		}
-		u.client, u.out = client, c.OutOrStdout()
+		u.client, u.out, u.namespace = client, c.OutOrStdout(), at.Given(cluster.System)
 		return u.run(c.Context())
 	}
 	return c

@@ -67,7 +67,8 @@ func (u *uninstall) running(ctx context.Context) (waitsFor string, err error) {
 		return "", err
 	}
 	all := []string{discovery, devicePlugin, mps, topoWorker, topoMaster, scheduler}
-	err = each(ctx, u.client, u.namespace, "pods", cluster.AppLabel+" in ("+strings.Join(all, ",")+")", func(pod *corev1.Pod) {
+	selector := cluster.AppLabel + " in (" + strings.Join(all, ",") + ")"
+	err = each(ctx, u.client, u.namespace, "pods", selector, func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" && !away[pod.Spec.NodeName] && !cluster.Ended(pod) {
 			waitsFor = "a pod of " + pod.Labels[cluster.AppLabel] + " ends"
 		}

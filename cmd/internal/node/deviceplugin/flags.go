@@ -50,9 +50,8 @@ type options struct {
 	program.Flags
 	program.Host
 	kubeletDir, cdiDir, stateDir string
-	hostDriverRoot               string
 	cdiHook                      string
-	hostRoot, mpsRoot, mpsShmDir string
+	mpsRoot, mpsShmDir           string
 	strategy, metricsAddress     string
 	imex, imexRequest            string
 	gdrcopy, gds, mps            bool
@@ -65,12 +64,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 	o.RegisterHost(fs, 10*time.Second)
 	fs.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's --root-dir")
 	fs.StringVar(&o.cdiDir, "cdi-dir", "/var/run/cdi", "where CDI specs go; the container runtime must watch it")
-	fs.StringVar(&o.hostDriverRoot, "host-driver-root", "",
-		"where the container runtime sees what --driver-root is here; empty: at the same path")
 	fs.StringVar(&o.cdiHook, "cdi-hook", "", "path of nvidia-cdi-hook on the host, or auto: where NVIDIA's toolkit "+
 		"installs it; empty: CDI specs without hooks")
-	fs.StringVar(&o.hostRoot, "host-root", "",
-		"where the host's --cdi-hook and the library of sgpu.enforce.preloadLibrary are; empty: at their own paths")
 	registerMPS(fs, &o.stateDir, &o.mpsRoot, &o.mpsShmDir)
 	fs.BoolVar(&o.mps, "mps", false,
 		"enforcer mps is available: heddle-node mps with this --state-dir runs the MPS daemons")
@@ -117,8 +112,8 @@ const factsEvery = time.Minute
 type limiter struct {
 	*enforce.Limiter
 	host enforce.Host
-	// cdiHook is the value of --cdi-hook.
-	cdiHook string
+	// driver locates the driver and its CDI hook.
+	driver gpu.Options
 
 	mu   sync.Mutex // guards what follows
 	last seen
@@ -135,8 +130,7 @@ type seen struct {
 // newLimiter returns a limiter.
 func newLimiter(o *options, log *slog.Logger) *limiter {
 	options := enforce.Options{
-		StateDir: o.stateDir, HostRoot: o.hostRoot, ShmDir: o.mpsShmDir,
-		HookDriverRoot: o.hostDriverRoot, Log: log,
+		StateDir: o.stateDir, HostRoot: o.HostRoot, ShmDir: o.mpsShmDir, Log: log,
 	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {
@@ -146,9 +140,9 @@ func newLimiter(o *options, log *slog.Logger) *limiter {
 	options.MountsHook, options.SysRoot = hook, o.SysfsRoot
 	return &limiter{
 		Limiter: enforce.New(options),
-		cdiHook: o.cdiHook,
+		driver:  gpu.Options{HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, Hook: o.cdiHook},
 		host: enforce.Host{
-			Root: o.hostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot,
+			Root: o.HostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot,
 			MPS: o.mps, MPSRoot: o.mpsRoot, Replayed: o.IsReplay(),
 		},
 	}
@@ -189,8 +183,9 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	now := seen{enforce: c.SGPU.Enforce, driver: m.Driver.Version}
 	same := now.enforce == l.last.enforce && now.driver == l.last.driver
 	if !same || time.Since(l.at) >= factsEvery {
-		l.host.Library, l.host.Hook = c.SGPU.Enforce.PreloadLibrary, l.cdiHook
-		if l.cdiHook == gpu.AutoHook {
+		l.host.Library, l.host.Hook = c.SGPU.Enforce.PreloadLibrary, l.driver.Hook
+		l.host.DriverRoot = nvml.Root(l.driver)
+		if l.driver.Hook == gpu.AutoHook {
 			l.host.Hook = nvml.FindHook(l.host.Root)
 		}
 		now.facts = l.host.Read(m, c.Shares)

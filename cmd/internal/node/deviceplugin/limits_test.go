@@ -40,7 +40,9 @@ func library(t *testing.T) []byte {
 // place on the node.
 func TestLimiterFollowsTheNode(t *testing.T) {
 	host, state := t.TempDir(), t.TempDir()
-	l := newLimiter(&options{stateDir: state, hostRoot: host, mpsShmDir: defaultShm}, slog.New(slog.DiscardHandler))
+	o := &options{stateDir: state, mpsShmDir: defaultShm}
+	o.HostRoot = host
+	l := newLimiter(o, slog.New(slog.DiscardHandler))
 	limit := &enforce.Limit{
 		Pod: "u", Container: "main", Policy: quota.FixedShare,
 		GPUs: []enforce.GPU{{Share: allocation.Share{UUID: "GPU-a", VCore: 50, MemoryMiB: 1024}, TotalMiB: 81559}},
@@ -93,7 +95,8 @@ func TestLimiterFollowsTheNode(t *testing.T) {
 // With auto the hook of enforcer dmem is the one that the host has now.
 func TestLimiterLooksForTheHook(t *testing.T) {
 	root := t.TempDir()
-	o := &options{stateDir: t.TempDir(), hostRoot: root, cdiHook: gpu.AutoHook, mpsShmDir: defaultShm}
+	o := &options{stateDir: t.TempDir(), cdiHook: gpu.AutoHook, mpsShmDir: defaultShm}
+	o.HostRoot = root
 	l := newLimiter(o, slog.New(slog.DiscardHandler))
 	const hook = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 	c := config.Default()

@@ -87,8 +87,8 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 		o.Release, o.Before = host.NewRelease(), before
 		o.Release.Set(under.Until)
 		o.GPUs = host.OpenGPUs(gpu.Options{
-			DriverRoot: o.DriverRoot, HostDriverRoot: o.hostDriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
-			Hook: o.cdiHook, HostRoot: o.hostRoot, Features: o.features(), Log: log,
+			HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, DevRoot: o.DevRoot, SysfsRoot: o.SysfsRoot,
+			Hook: o.cdiHook, Features: o.features(), Log: log,
 		})
 	}
 	from, err := o.Open(log)
@@ -127,13 +127,6 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
 }
-
-// Limits of requests that wait for the review of their token: few, since each occupies a
-// connection that a probe may need.
-const (
-	maxReviews          = 8
-	maxReviewsPerSource = 2
-)
 
 // nodeTimeout bounds how long a start waits for the Node: the API server may be unavailable.
 const nodeTimeout = 3 * time.Second
@@ -187,9 +180,7 @@ func (o *options) auth(log *slog.Logger) *httpserve.Auth {
 	// most three.
 	config.QPS, config.Burst = 10, 20
 	config.UserAgent = "heddle-device-plugin/" + o.version
-	auth, err := httpserve.NewAuth(config, httpserve.AuthOptions{
-		Audience: report.Audience, Limits: httpserve.Limits{Total: maxReviews, PerSource: maxReviewsPerSource}, Log: log,
-	})
+	auth, err := httpserve.NewAuth(config, report.Audience, log)
 	if err != nil {
 		log.Warn("tokens are not admitted", "err", err)
 		return nil

@@ -52,7 +52,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		conflicts: vec("node_conflict", "1 for every label or taint left to another writer.", "kind", "key"),
 		probes:    vec("machine_probe", "1 for the state that each reader of the machine is in.", "probe", "state"),
 		writes:    counter("node_writes_total", "Requests that changed the Node."),
-		failures:  counter("node_write_failures_total", "Rounds whose write failed."),
+		failures:  counter("node_write_failures_total", "Rounds with a failed write."),
 		seconds: auto.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "heddle", Name: "node_write_seconds", Help: "Time to bring the Node up to date.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),

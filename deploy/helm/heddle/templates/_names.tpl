@@ -27,6 +27,41 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 { {{- $host }}path: {{ .path }}, port: {{ .port }}}
 {{- end }}
 
+{{/* Whether daemons reach the driver by the host's root, for which they are privileged: "true" or "". */}}
+{{- define "heddle.hostDriver" -}}
+{{- if ne .Values.driver.access "runtime" }}true{{ end }}
+{{- end }}
+
+{{- define "heddle.privileged" -}}
+# The device cgroup keeps /dev/nvidia* closed to an unprivileged container
+# unless the container runtime opens it.
+privileged: true
+runAsUser: 0
+readOnlyRootFilesystem: true
+{{- end }}
+
+{{- define "heddle.hostMount" -}}
+- name: host
+  mountPath: /host
+  readOnly: true
+  # A driver container mounts its root after us.
+  mountPropagation: HostToContainer
+{{- end }}
+
+{{- define "heddle.hostVolume" -}}
+- name: host
+  hostPath:
+    path: /
+    type: Directory
+{{- end }}
+
+{{- define "heddle.hostArgs" -}}
+- --host-root=/host
+{{- with .Values.driver.root }}
+- --driver-root={{ . }}
+{{- end }}
+{{- end }}
+
 {{- define "heddle.configMapName" -}}
 {{ .Values.config.existingConfigMap | default "heddle-device-config" }}
 {{- end }}
@@ -97,7 +132,7 @@ annotations:
 
 {{/* Where the steps for an alert stand: its name. */}}
 {{- define "heddle.runbook" -}}
-https://github.com/heddle-dev/heddle/blob/main/docs/reference/alerts.md#{{ lower . }}
+https://github.com/heddle-dev/heddle/blob/main/docs/reference/metrics.md#{{ lower . }}
 {{- end }}
 
 {{/* The security context of a pod that talks to the API server alone. */}}

@@ -4,7 +4,7 @@
 {{- $minor := int (semver $version).Minor }}
 {{- if not (has $minor (list 31 33 34 35 36 37)) }}
 {{- $near := ternary "1.33" "1.37" (lt $minor 34) }}
-{{- fail (printf "heddle-scheduler has not been run against Kubernetes 1.%d: gpuScheduler.kubernetesVersion=%s runs it with the flags for %s, at your own risk; see docs/get-started/compatibility.md (helm template: --kube-version)" $minor $near $near) }}
+{{- fail (printf "heddle-scheduler has not been run against Kubernetes 1.%d: gpuScheduler.kubernetesVersion=%s runs it with the flags for %s, at your own risk; see docs/get-started/install.md#kubernetes-versions (helm template: --kube-version)" $minor $near $near) }}
 {{- end }}
 {{- $minor }}
 {{- end }}

@@ -64,7 +64,7 @@ export class Detail {
         : await detail(item.isCable ? item.port.node : item.name, signal);
       // A later question was put meanwhile. Taken over without being drawn, this answer would hide that the next is new.
       if (signal.aborted) return;
-      this.#note = answer ? '' : isPending(item) ? 'There is no such pod or gang, or the server watches no pods.'
+      this.#note = answer ? '' : isPending(item) ? 'There is no such pod or gang.'
         : 'The server does not know this node any more.';
       this.#answer = answer;
     } catch (err) {

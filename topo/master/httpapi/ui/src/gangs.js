@@ -24,11 +24,11 @@ export class Gangs {
   }
 
   show(model, now) {
-    const stamp = `${model.unwatched}${model.gangs.map((g) => g.stamp).join()}`;
+    const stamp = model.gangs.map((g) => g.stamp).join();
     this.#gangs = model.gangs;
     if (stamp !== this.#stamp) {
       this.#stamp = stamp;
-      this.#draw(model.unwatched, now);
+      this.#draw(now);
     }
     this.tick(now);
   }
@@ -55,14 +55,13 @@ export class Gangs {
     (all.find((el) => el.ariaCurrent) ?? all.find((el) => el.tabIndex === 0) ?? all[0])?.focus();
   }
 
-  #draw(unwatched, now) {
+  #draw(now) {
     const focused = document.activeElement?.dataset?.gang;
     this.#times = [];
     const states = Map.groupBy(this.#gangs, (g) => g.state);
-    const calm = unwatched ? 'The server watches no pods, and so knows no gangs.' : 'No pod is in a gang.';
     this.#pane.replaceChildren(...(states.size
       ? STATES.filter((s) => states.has(s)).map((s) => this.#state(s, states.get(s), now))
-      : [make('p', { class: 'calm' }, calm)]));
+      : [make('p', { class: 'calm' }, 'No pod is in a gang.')]));
     this.#rove();
     if (focused) this.#pane.querySelector(`[data-gang="${CSS.escape(focused)}"]`)?.focus();
   }

@@ -217,7 +217,6 @@ export const STATES = ['Unknown', 'Queued', 'Starting', 'Running', 'Succeeded'];
 
 /** addGangs adds the gangs of a document to a model. */
 export function addGangs(doc, model) {
-  model.unwatched = Boolean(doc.unwatched);
   model.gangs = (doc.gangs ?? []).map((g) => gang(g, model));
   for (const g of model.gangs) {
     model.byId.set(g.id, g);
