@@ -14,8 +14,9 @@ import (
 	"github.com/heddle-dev/heddle/test/bench/openb"
 )
 
-// BenchmarkOpenb is the whole scheduler with the documented configuration on the default openb trace: how many percent of
-// the GPUs are allocated once 130 % of them are asked for, which the replay of test/bench/openb should come to.
+// BenchmarkOpenb is the whole scheduler with the documented configuration on the default openb trace:
+// how many percent of the GPUs are allocated once 130 % of them are asked for, which the replay of
+// test/bench/openb comes to as well.
 func BenchmarkOpenb(b *testing.B) {
 	dir := filepath.Join(os.Getenv("HEDDLE_FIXTURES"), "openb")
 	cluster, err := openb.ReadNodes(dir)

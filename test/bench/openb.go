@@ -27,7 +27,8 @@ func packed(w io.Writer) ([]row, error) {
 		return nil, err
 	}
 	others, err := openb.Compare(dir, openb.Traces()[1:], all[5:], openb.Seeds(seeds))
-	if err := errors.Join(err, first.Print(w, openb.Traces()[:1], all), others.Print(w, openb.Traces()[1:], all[5:])); err != nil {
+	err = errors.Join(err, first.Print(w, openb.Traces()[:1], all), others.Print(w, openb.Traces()[1:], all[5:]))
+	if err != nil {
 		return nil, err
 	}
 	var rows []row
@@ -49,7 +50,8 @@ func packed(w io.Writer) ([]row, error) {
 			got = ours
 		}
 		paper, _ := openb.Published("FGD", trace)
-		rows = append(rows, atLeast("heddle to FGD on "+trace, min(got.At100-paper.At100, got.At130-paper.At130), 0, "points", how))
+		more := min(got.At100-paper.At100, got.At130-paper.At130)
+		rows = append(rows, atLeast("heddle to FGD on "+trace, more, 0, "points", how))
 	}
 	return rows, nil
 }

@@ -25,10 +25,10 @@ func machines(nodes []Node, n, gpus int, cores, memory int64) []Node {
 	return nodes
 }
 
-// Mixes are made up, so that nothing in a policy can be for them: what is scarce beside GPUs is the CPU of training with
-// pods that load data, the memory of inference by shares, and in the last neither.
+// Mixes are made up, so that nothing in a policy can be for them: what is scarce beside GPUs is the
+// CPU of training with pods that load data, the memory of inference by shares, and in the last neither.
 func Mixes() []Mix {
-	dice := rand.New(rand.NewSource(1)) //nolint:gosec // The same for everybody.
+	dice := rand.New(rand.NewSource(1))
 	one := func(of ...int) int { return of[dice.Intn(len(of))] }
 	make1000 := func(task func() Task) (out []Task) {
 		kinds := map[Task]int{}
@@ -56,7 +56,9 @@ func Mixes() []Mix {
 			if dice.Intn(4) == 0 {
 				return whole(one(1, 2), 6, int64(one(32, 60)))
 			}
-			return Task{CPU: int64(one(1, 2, 4)) * 1000, Memory: int64(one(8, 16, 32)) << 10, GPUs: 1, Share: 100 * one(1, 2, 3, 5, 7)}
+			return Task{
+				CPU: int64(one(1, 2, 4)) * 1000, Memory: int64(one(8, 16, 32)) << 10, GPUs: 1, Share: 100 * one(1, 2, 3, 5, 7),
+			}
 		})},
 		{"ample", machines(nil, 200, 8, 192, 2048), make1000(func() Task {
 			if dice.Intn(2) == 0 {

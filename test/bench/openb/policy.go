@@ -47,7 +47,7 @@ func Policies(nodes []Node, tasks []Task, seed int64) []Policy {
 
 // Random takes any node and any GPU.
 func Random(seed int64) Policy {
-	dice := rand.New(rand.NewSource(seed)) //nolint:gosec // Repeatable.
+	dice := rand.New(rand.NewSource(seed))
 	return Policy{
 		Name:  "Random",
 		Merit: func(*Node, *Task) merit { return merit{dice.Float64()} },
@@ -80,7 +80,8 @@ func MostAllocated() Policy {
 	}}
 }
 
-// BestFit leaves the least CPU and GPUs, in parts of the largest node; scores are whole percents, as in the paper's simulator.
+// BestFit leaves the least CPU and GPUs, in parts of the largest node; scores are whole percents, as
+// in the paper's simulator.
 func BestFit() Policy {
 	return Policy{Name: "BestFit", Stable: true, Merit: func(n *Node, t *Task) merit {
 		left := float64(n.CPU-t.CPU)/128_000 + float64(n.idle()-t.total())/(8*Whole)

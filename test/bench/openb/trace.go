@@ -153,7 +153,7 @@ func ReadTasks(dir, trace string) (tasks []Task, err error) {
 // Arrivals are the tasks in the order of a seed, and then random ones of them until more than
 // enough GPUs are asked for, in thousandths.
 func Arrivals(tasks []Task, enough int, seed int64) []Task {
-	dice := rand.New(rand.NewSource(seed)) //nolint:gosec // The same for everybody.
+	dice := rand.New(rand.NewSource(seed))
 	out := append([]Task{}, tasks...)
 	dice.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	sum := 0

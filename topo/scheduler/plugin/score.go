@@ -17,11 +17,12 @@ type merit [4]float64
 
 // PreScore scores the nodes for a pod, unless all are equal, or it has its node as a member of a gang.
 //
-// Nodes are ordered by what the pod costs those that come after it, see [packing.Demand], for shares then by
-// what is left of the GPU that it gets, then by their idle GPUs, so that whole nodes stay whole, then by their load of CPU and memory: the fullest first, of nodes
-// without GPUs the emptiest. Pods without GPUs are scored alike: they cost nothing on nodes without GPUs, and on those whose GPUs are in use. For
-// several whole GPUs those that go together come first, as nodes publish it; for one they only decide
-// between nodes that are equal else. Shares that spread go to the emptiest GPUs.
+// Nodes are ordered by what the pod costs those that come after it, see [packing.Demand.Cost]; for
+// shares then by what is left of their GPUs; then by idle GPUs, so that whole nodes stay whole; then
+// by the load of CPU and memory, the fullest first, of nodes without GPUs the emptiest. Pods without GPUs
+// cost nothing on nodes without idle GPUs. For several whole GPUs those that go together come first, as
+// nodes publish it; for one this decides between nodes that are equal otherwise. Shares with the policy
+// spread go to the emptiest GPUs.
 func (p *Plugin) PreScore(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) *framework.Status {
@@ -44,7 +45,7 @@ func (p *Plugin) PreScore(
 		return framework.NewStatus(framework.Skip)
 	}
 	c.scores = make(map[string]int64, len(nodes))
-	score := int64(framework.MaxScore)
+	score := framework.MaxScore
 	for at, i := range order {
 		// The best nodes are far ahead, so that the scores of other plugins do not blur the order.
 		if at > 0 && compare(order[at-1], i) != 0 {
@@ -113,7 +114,7 @@ func used(info framework.NodeInfo, name corev1.ResourceName) int64 {
 }
 
 func amountOf(r framework.Resource, name corev1.ResourceName) int64 {
-	switch name {
+	switch name { //nolint:exhaustive // The others are among the scalar resources.
 	case corev1.ResourceCPU:
 		return r.GetMilliCPU()
 	case corev1.ResourceMemory:
