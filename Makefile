@@ -103,7 +103,7 @@ lint: ## golangci-lint, helm lint, the English of docs, and whether generated fi
 	$(LINT) run ./...
 	for dir in $(SCHEDULERS); do (cd $$dir && go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint run ./...); done
 	$(HELM) lint --quiet deploy/helm/heddle --set localImages=true
-	go tool -modfile=tools/vale/go.mod vale --config=tools/vale/vale.ini --glob='!docs/zh-CN/*' README.md docs
+	go tool -modfile=tools/vale/go.mod vale --config=tools/vale/vale.ini --glob='!{*zh-CN*,docs/zh-CN/*}' *.md docs test/*/README.md
 	@$(MANIFEST) | diff -q deploy/kustomize/base/heddle.yaml - >/dev/null || \
 	  { echo "deploy/kustomize/base/heddle.yaml is old: make manifest" >&2; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \

@@ -104,8 +104,8 @@ type RDMAResource struct {
 	Selectors Selectors `yaml:"selectors"`
 }
 
-// Selectors select HCAs: one entry of every given field must match. Only pciAddresses and pfNames select virtual functions,
-// and only its own address in pciAddresses selects a physical function with virtual functions in a resource.
+// Selectors select HCAs: one entry of every given field must match. Only pciAddresses and pfNames select virtual
+// functions, and only its own address in pciAddresses selects a physical function with virtual functions in a resource.
 // Functions of NVSwitches are never selected. Names and addresses are globs ("*", "?", "[a-c]").
 type Selectors struct {
 	// Vendors are PCI vendor numbers, such as `15b3`.

@@ -125,7 +125,17 @@ func (c *NodeConfig) NotServed(m *machine.Machine, g *machine.GPU) string {
 	if vendor := served(m, c.Domains.Vendor); vendorOf(g) != vendor && c.of(g) == c {
 		return fmt.Sprintf("it is a GPU of %s, and this node serves those of %s", vendorOf(g), vendor)
 	}
-	for _, e := range c.GPUs.Exclude {
+	return c.GPUs.excludes(m, g)
+}
+
+// WithoutExcluded returns the machine without the excluded GPUs; m itself if there are none.
+func (c *NodeConfig) WithoutExcluded(m *machine.Machine) *machine.Machine {
+	return with(m, func(g machine.GPU) bool { return c.GPUs.excludes(m, &g) == "" })
+}
+
+// excludes returns why a GPU is excluded; empty for others.
+func (c *GPUs) excludes(m *machine.Machine, g *machine.GPU) string {
+	for _, e := range c.Exclude {
 		if e == ExcludeDisplay && display(m, g) || e.Match(g.UUID) || g.PCI != "" && e.Match(g.PCI) || e.Match(g.Product) {
 			return fmt.Sprintf("gpus.exclude has %s", e)
 		}

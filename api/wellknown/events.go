@@ -42,7 +42,7 @@ const (
 	EventDeviceUnhealthy = "DeviceUnhealthy"
 	// EventRemediationStarted: the Node is cordoned because a GPU stays unhealthy; which.
 	EventRemediationStarted = "GPURemediationStarted"
-	// EventNothingToOffer: a resource has lost its last device, or no kubelet takes it.
+	// EventNothingToOffer: a resource has lost its last device.
 	EventNothingToOffer = "NothingToOffer"
 	// EventGPUReleaseInvalid: the annotation of a release does not parse.
 	EventGPUReleaseInvalid = "GPUReleaseInvalid"

@@ -223,7 +223,8 @@ func uses(
 				Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 				GPU: s.UUID, Index: m.GPUs[at].Index, Total: m.GPUs[at].MemoryMiB << 20, Share: s.MemoryMiB << 20,
 				Used: now.bytes, SM: now.sm, Percent: unlimited(b, s), Priority: allocate.Priority(p),
-				Evictable: b.Enforced.Memory == config.EnforceEvict && !mirror, Terminating: p.DeletionTimestamp != nil,
+				Evictable:   b.Enforced.Memory == config.EnforceEvict && !mirror && s.MemoryMiB > 0,
+				Terminating: p.DeletionTimestamp != nil,
 			})
 		}
 	}

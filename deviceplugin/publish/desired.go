@@ -156,7 +156,7 @@ func releaseAnnotation(r *Round) string {
 
 // The causes that are not about the health of a device.
 const (
-	// NothingToOffer is a resource without any device, or that no kubelet takes.
+	// NothingToOffer is a resource without any device.
 	NothingToOffer health.Cause = wellknown.EventNothingToOffer
 	// Unsuitable marks a GPU that the configuration has no use for, such as a GPU with MIG under
 	// migStrategy none.
@@ -195,14 +195,10 @@ func Shortages(r *Round) []health.Shortage {
 		if len(short) == 0 && offer.Count == 0 && need {
 			short = []health.Shortage{{Resource: offer.Name, Cause: NothingToOffer, Message: offer.Reason}}
 		}
-		switch s := r.Served[offer.Name].Status; {
-		case s.Registered:
-		case s.Owner != "":
+		if s := r.Served[offer.Name].Status; !s.Registered && s.Owner != "" {
 			short = append(short, health.Shortage{
 				Resource: offer.Name, Cause: ServedByOthers, Message: "it is left to " + s.Owner,
 			})
-		case s.Absent:
-			short = append(short, health.Shortage{Resource: offer.Name, Cause: NothingToOffer, Message: s.Fault})
 		}
 		all = append(all, short...)
 	}

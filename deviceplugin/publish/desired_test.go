@@ -204,13 +204,6 @@ func scenes(t *testing.T) map[string]*scene {
 	s.down = map[string]health.State{s.machine.HCAs[0].Name: {Cause: health.PortDown, Reason: "no port is active"}}
 	s.gone = map[string]string{"0000:ff:00.0": "mlx5_99"}
 	all["in-use"] = s
-	s = newScene(t, "dgx-h100", "")
-	s.round = func(r *Round) {
-		alone := r.Served[gpus]
-		alone.Status.Fault, alone.Status.Absent = "no kubelet.sock in /var/lib/kubelet/device-plugins for 30s", true
-		r.Served[gpus] = alone
-	}
-	all["no-kubelet"] = s
 	s = newScene(t, "dgx-h100", "mode: sgpu\nsgpu: {gpus: [0, 1]}")
 	s.modes = map[int]gpumode.GPU{
 		0: {

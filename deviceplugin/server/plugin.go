@@ -84,10 +84,8 @@ type Status struct {
 	// Owner is who else serves the resource. Unless Registered, the plugin waits
 	// for it to end.
 	Owner string
-	// Fault is why the last try to register failed, "" when it did not. Absent is set instead while
-	// there has been no kubelet to register with for long.
-	Fault  string
-	Absent bool
+	// Fault is why the last try to register failed, "" when it did not.
+	Fault string
 	// Streams counts the kubelets that follow the list: without any, the
 	// node's kubelet would fail for good the pods that are sent to it.
 	Streams int
@@ -203,7 +201,7 @@ func (p *Plugin) noteRegistered(socket string) {
 	if socket == "" {
 		return
 	}
-	p.status.Fault, p.status.Absent = "", false
+	p.status.Fault = ""
 	p.status.Registrations++
 	p.metrics.registered.Set(1)
 	p.metrics.registrations.Inc()
@@ -245,20 +243,6 @@ func (p *Plugin) noteFailure(err error) {
 		return
 	}
 	p.log.Warn("registration failed", "err", err)
-}
-
-// noteAbsent notes that there has been no kubelet.sock for a while: one setting of the kubelet's directory is wrong,
-// or the kubelet is down.
-func (p *Plugin) noteAbsent() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.status.Absent {
-		return
-	}
-	p.status.Fault, p.status.Absent = fmt.Sprintf("no %s in %s for %s: the kubelet does not run, or has it elsewhere",
-		kubeletSocket, p.dir, vacant), true
-	p.log.Warn("not registered", "reason", p.status.Fault)
-	p.options.Changed.Notify()
 }
 
 // InFlight returns the device IDs that calls of Allocate in flight are for, in no order.

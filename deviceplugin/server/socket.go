@@ -68,7 +68,9 @@ func listen(ctx context.Context, dir, resource string) (net.Listener, error) {
 }
 
 // KubeletSocket returns where a kubelet takes registrations.
-func KubeletSocket(kubeletDir string) string { return filepath.Join(kubeletDir, pluginDir, kubeletSocket) }
+func KubeletSocket(kubeletDir string) string {
+	return filepath.Join(kubeletDir, pluginDir, kubeletSocket)
+}
 
 // IsSocket reports whether a socket exists.
 func IsSocket(path string) bool {

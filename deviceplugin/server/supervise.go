@@ -67,9 +67,6 @@ type supervisor struct {
 	began      time.Time
 	unwatched  time.Time
 
-	// gone is since when there is no kubelet to register with, zero while there is one.
-	gone time.Time
-
 	// delay is the backoff with one kubelet.sock, failed, until retry.
 	delay  time.Duration
 	failed identity
@@ -168,17 +165,6 @@ func (s *supervisor) backOff(kubelet identity, now time.Time) {
 	s.failed, s.retry = kubelet, now.Add(s.delay)
 }
 
-// absent reports whether there has been no kubelet to register with for long.
-func (s *supervisor) absent(o *observation) bool {
-	switch {
-	case o.there || s.registered:
-		s.gone = time.Time{}
-	case s.gone.IsZero():
-		s.gone = o.now
-	}
-	return !s.gone.IsZero() && o.now.Sub(s.gone) >= vacant
-}
-
 // accepted notes a registration.
 func (s *supervisor) accepted(kubelet identity, now time.Time) {
 	s.registered, s.kubelet, s.began, s.unwatched = true, kubelet, now, now
@@ -215,9 +201,6 @@ func (p *Plugin) supervise(ctx context.Context) error {
 		if lost != "" {
 			p.noteRegistered("")
 			p.log.Info("registering again", "reason", lost)
-		}
-		if s.absent(&o) {
-			p.noteAbsent()
 		}
 		if !register {
 			select {

@@ -205,28 +205,3 @@ func TestAConflictingPluginIsWaitedFor(t *testing.T) {
 		})
 	}
 }
-
-func TestAbsentKubelet(t *testing.T) {
-	s, start := supervisor{}, time.Now()
-	for _, tt := range []struct {
-		at                time.Duration
-		there, registered bool
-		want              bool
-	}{
-		{0, false, false, false},
-		{vacant - 1, false, false, false},
-		{vacant, false, false, true},
-		{vacant + 1, true, false, false},
-		{vacant + 2, false, false, false},
-		{2*vacant + 1, false, false, false},
-		{2*vacant + 2, false, false, true},
-		// A kubelet that has taken the registration may have lost its socket.
-		{3 * vacant, false, true, false},
-		{5 * vacant, false, true, false},
-	} {
-		s.registered = tt.registered
-		if got := s.absent(&observation{now: start.Add(tt.at), there: tt.there}); got != tt.want {
-			t.Errorf("after %v: %t", tt.at, got)
-		}
-	}
-}

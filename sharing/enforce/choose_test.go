@@ -203,6 +203,13 @@ func TestDMemEdits(t *testing.T) {
 	}
 }
 
+// unmeasured is a share of a GPU that reports no memory.
+func unmeasured(vcore int) *Limit {
+	l := share("p", gpuA, vcore, 0)
+	l.GPUs[0].TotalMiB = 0
+	return l
+}
+
 func TestLimiterNeedsNoEnforcer(t *testing.T) {
 	l := New(Options{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 30, 4096)); !errors.Is(err, errNotConfigured) {
@@ -220,6 +227,7 @@ func TestLimiterNeedsNoEnforcer(t *testing.T) {
 	}{
 		{"a GPU to itself", share("p", gpuA, 100, 81559), Enforced{config.EnforceNone, config.EnforceNone}},
 		{"a GPU to itself, not all of its memory", share("p", gpuA, 100, 4096), Enforced{config.EnforceDMem, config.EnforceNone}},
+		{"a GPU that reports no memory", unmeasured(100), Enforced{config.EnforceNone, config.EnforceNone}},
 		{"what it had before", &Limit{Pod: "p", Container: "c", By: Enforced{config.EnforceNone, config.EnforceNone}, GPUs: share("p", gpuA, 30, 4096).GPUs}, Enforced{config.EnforceNone, config.EnforceNone}},
 	} {
 		_, got, err := l.Edits(t.Context(), tt.limit)
@@ -258,6 +266,7 @@ func TestNotEnforced(t *testing.T) {
 		{"an exclusive GPU", whole, none, nil},
 		{"a GPU alone, and a part of its memory", share("p", gpuA, 100, 4096), none, []string{"memory"}},
 		{"no limit of compute", share("p", gpuA, 0, 4096), none, []string{"memory"}},
+		{"a GPU that reports no memory", unmeasured(60), none, []string{"compute"}},
 		{"best effort has no limit of compute", best, none, []string{"memory"}},
 	} {
 		tt.limit.By = tt.by

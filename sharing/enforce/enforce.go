@@ -49,8 +49,11 @@ type GPU struct {
 // exclusive reports whether the container has the GPU exclusively, with all its memory: then no
 // limit is needed, and no other pod needs protection.
 func (c *GPU) exclusive() bool {
-	return c.Share.VCore >= quota.Whole && c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB
+	return c.Share.VCore >= quota.Whole && (c.TotalMiB > 0 && c.Share.MemoryMiB >= c.TotalMiB || c.unknownMemory())
 }
+
+// unknownMemory reports whether the GPU reports no memory. It takes one container, which has all of it.
+func (c *GPU) unknownMemory() bool { return c.TotalMiB == 0 && c.Share.MemoryMiB == 0 }
 
 // Limit is the limit of one container.
 type Limit struct {
@@ -81,7 +84,7 @@ func (l *Limit) NotEnforced() []string {
 	var memory, compute bool
 	for i := range l.GPUs {
 		c := &l.GPUs[i]
-		memory = memory || l.By.Memory == config.EnforceNone && !c.exclusive()
+		memory = memory || l.By.Memory == config.EnforceNone && !c.exclusive() && !c.unknownMemory()
 		limited := l.Policy != quota.BestEffort && 0 < c.Share.VCore && c.Share.VCore < quota.Whole
 		compute = compute || limited && l.By.Compute == config.EnforceNone
 	}

@@ -168,16 +168,20 @@ func ownHook(path, command string, args []string) *cdi.Hook {
 // needed leaves out enforcers that have nothing to limit: an exclusive GPU with
 // all its memory needs none, and so takes no enforcer's risks.
 func needed(limit *Limit, chosen Enforced) Enforced {
-	alone, whole := true, true
+	alone, whole, unknown := true, true, true
 	for i := range limit.GPUs {
 		alone = alone && limit.GPUs[i].Share.VCore >= quota.Whole
 		whole = whole && limit.GPUs[i].exclusive()
+		unknown = unknown && limit.GPUs[i].unknownMemory()
 	}
 	if whole {
 		return Enforced{config.EnforceNone, config.EnforceNone}
 	}
 	if alone {
 		chosen.Compute = config.EnforceNone
+	}
+	if unknown {
+		chosen.Memory = config.EnforceNone
 	}
 	return chosen
 }

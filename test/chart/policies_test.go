@@ -307,6 +307,23 @@ func TestPodsPolicy(t *testing.T) {
 	}...))
 }
 
+func TestEvictionsPolicy(t *testing.T) {
+	const evictions = devicePlugin + "-evictions"
+	base := func() *podWrite {
+		w := &podWrite{new: &corev1.Pod{}, request: updating("train", devicePlugin, "n1")}
+		w.request["operation"], w.request["subResource"], w.request["namespace"] = "CREATE", "eviction", "ml"
+		return w
+	}
+	of := func(namespace string) func(*podWrite) {
+		return func(w *podWrite) { w.request["namespace"] = namespace }
+	}
+	checkPolicy(t, policyOf(t, renderDevice(t, "--set", "config.cluster.mode=sgpu"), evictions), evictions, base, append(byToken[corev1.Pod](), []try[corev1.Pod]{
+		{"a user's pod", of("ml")},
+		{"a pod of the control plane", of("kube-system")},
+		{"a pod of heddle", of("heddle-system")},
+	}...))
+}
+
 func TestIncompleteSharesPolicy(t *testing.T) {
 	base := func() *podWrite {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "p"}}

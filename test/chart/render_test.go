@@ -185,6 +185,8 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &admissionv1.MutatingAdmissionPolicy{}
 	case "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding":
 		object = &admissionv1.MutatingAdmissionPolicyBinding{}
+	case "v1 ResourceQuota":
+		object = &corev1.ResourceQuota{}
 	case "apps/v1 StatefulSet":
 		object = &appsv1.StatefulSet{}
 	case "kubeflow.org/v1 MPIJob", "kubeflow.org/v1 TFJob", "batch.volcano.sh/v1alpha1 Job",

@@ -55,7 +55,15 @@ func TestSchedulerFlagsOfKubernetes(t *testing.T) {
 	}
 }
 
-// The daemons on the nodes ask for nothing that a minor version lacks.
+// The daemons on the nodes ask for nothing that a minor version lacks, whatever a distribution adds to its name.
 func TestNodesTakeAnyKubernetes(t *testing.T) {
-	render(t, "--kube-version", "1.33.4", "--set", "gpuDevice.deploy=true,topoDiscovery.deploy=true")
+	for _, version := range []string{"1.33.4", "v1.31.9-eks-5d4a308", "v1.34.1+k3s1", "v1.36.4+rke2r1", "1.37.0-aliyun.1", "v1.33.5-gke.1"} {
+		render(t, "--kube-version", version, "--set", "gpuDevice.deploy=true,topoDiscovery.deploy=true")
+	}
+	for _, version := range []string{"v1.30.5-gke.1443001", "v1.29.9-gke.1"} {
+		_, err := helm(t, "template", generated, chartDir, "--kube-version", version)
+		if err == nil || !strings.Contains(err.Error(), "chart requires kubeVersion: >=1.31.0-0") {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
 }

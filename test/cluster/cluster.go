@@ -42,6 +42,8 @@ type Options struct {
 	// KubeletBinary is the kubelet's program, of [Builder.Kubelet]; empty means the
 	// version of everything else.
 	KubeletBinary string
+	// RootDir is the kubelet's --root-dir, below /var/lib; empty means /var/lib/kubelet.
+	RootDir string
 	// CRIO has the node run CRI-O in place of containerd: the programs of [Builder.CRIO].
 	CRIO string
 	// FeatureGates go to every component.
@@ -64,6 +66,7 @@ type state struct {
 	Kwok          bool            `json:"kwok"`
 	NodeLease     time.Duration   `json:"node_lease,omitempty"`
 	KubeletBinary string          `json:"kubelet_binary,omitempty"`
+	RootDir       string          `json:"root_dir,omitempty"`
 	CRIO          string          `json:"crio,omitempty"`
 	FeatureGates  map[string]bool `json:"feature_gates,omitempty"`
 	APIServerArgs []string        `json:"api_server_args,omitempty"`
@@ -108,7 +111,7 @@ func (o Options) state(b Binaries) state {
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.cache, "log", o.Name),
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
 		Kwok:   o.Kwok, NodeLease: o.NodeLease,
-		KubeletBinary: o.KubeletBinary, CRIO: o.CRIO, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
+		KubeletBinary: o.KubeletBinary, RootDir: o.RootDir, CRIO: o.CRIO, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
 		Binaries: b,
 	}
 }

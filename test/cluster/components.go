@@ -91,7 +91,7 @@ func (s state) command(component string) []string {
 		}
 		return append(args,
 			"--config="+filepath.Join(s.Dir, "kubelet.json"), "--kubeconfig="+pki("kubelet.kubeconfig"),
-			"--hostname-override="+nodeName, "--node-ip="+nodeIP, "--root-dir=/var/lib/kubelet")
+			"--hostname-override="+nodeName, "--node-ip="+nodeIP, "--root-dir="+cmp.Or(s.RootDir, "/var/lib/kubelet"))
 	case compKwok:
 		return []string{
 			s.Binaries.Kwok, "--config=" + filepath.Join(filepath.Dir(s.Binaries.Kwok), stagesFile),

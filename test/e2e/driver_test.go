@@ -68,6 +68,21 @@ func TestDriverLayouts(t *testing.T) {
 	}
 }
 
+// TestKubeletRootDir: on a node whose kubelet has another --root-dir, as k0s has, one value brings its GPUs.
+func TestKubeletRootDir(t *testing.T) {
+	const dir = "/var/lib/k0s/kubelet"
+	b := ownBed(t, cluster.Options{Name: "e2e-root-dir", RootDir: dir})
+	if err := b.installer.Image(t.Context(), b.Cluster, "heddle", nodeName); err != nil {
+		t.Fatal(err)
+	}
+	b.layOut(t, &driverLayout{runtime: "runc", container: true}, "NVIDIA R")
+	if err := b.installer.Chart(t.Context(), b.Cluster, "--set", "gpuDevice.kubeletDir="+dir); err != nil {
+		t.Fatal(err)
+	}
+	b.offersGPUs(t, "NVIDIA-R")
+	b.useGPU(t)
+}
+
 // layOut installs the driver of two GPUs on the node, until the test ends.
 func (b *bed) layOut(t *testing.T, l *driverLayout, product string) {
 	t.Helper()

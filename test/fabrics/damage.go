@@ -11,8 +11,10 @@ type Wrong struct {
 	// Dead and Missing distinguish a dead port and a lost HCA from a cable that is
 	// elsewhere.
 	Dead, Missing bool
-	Node          string
-	Rail          int32
+	// Unsure is set if nothing shows where the port belongs.
+	Unsure bool
+	Node   string
+	Rail   int32
 	// Plane and the rest are as in the report. Found is empty for a dead or a lost port.
 	Plane           int32
 	Expected, Found string
@@ -67,22 +69,35 @@ func (f *Fabric) miscable(rng *rand.Rand, e end) {
 func (f *Fabric) Wrongs() []Wrong {
 	var out []Wrong
 	for i := range f.Nodes {
-		n := &f.Nodes[i]
-		for _, c := range n.Cables {
-			w := Wrong{Node: n.Name, Rail: c.Rail, Plane: c.Plane, Expected: c.Leaf}
-			r := n.port(c)
-			if w.Missing = r == nil; r != nil {
-				w.Dead = r.LinkState != v1alpha1.LinkActive
-			}
-			if r != nil && r.Switch != nil {
-				w.Found = r.Switch.ID
-			}
-			if w.Missing || w.Dead || w.Found != w.Expected {
+		for _, c := range f.Nodes[i].Cables {
+			if w := f.wrong(&f.Nodes[i], c); w.Missing || w.Dead || w.Found != c.Leaf {
 				out = append(out, w)
 			}
 		}
 	}
 	return out
+}
+
+// wrong compares a port with its plan.
+func (f *Fabric) wrong(n *Node, c Cable) Wrong {
+	w := Wrong{Node: n.Name, Rail: c.Rail, Plane: c.Plane, Expected: c.Leaf}
+	r := n.port(c)
+	if w.Missing = r == nil; r != nil {
+		w.Dead = r.LinkState != v1alpha1.LinkActive
+	}
+	if r != nil && r.Switch != nil {
+		w.Found = r.Switch.ID
+	}
+	// It may have been built so, and may never have had a link.
+	w.Unsure = n.Odd && w.Missing || n.CPU && (w.Missing || w.Dead && w.Found == "")
+	if n.Group == NoGroup { // Among nodes of two groups.
+		w.Expected, w.Unsure = "", true
+	}
+	for group := n.Group - 1; f.Plan.Shift > 0 && group <= n.Group+1; group++ {
+		// Others of its group have that end by plan.
+		w.Unsure = w.Unsure || w.Found == f.Leaf(group, int(c.Rail), int(c.Plane)).ID
+	}
+	return w
 }
 
 // port is the report of a cable's port, nil if its HCA is lost.
@@ -100,12 +115,11 @@ func (f *Fabric) at(e end) *v1alpha1.Rail { return &f.Nodes[e.node].Spec.Rails[e
 func (f *Fabric) ends() []end {
 	var out []end
 	for i := range f.Nodes {
-		if len(f.Nodes[i].Cables) == 0 {
-			continue
-		}
-		for j := range f.Nodes[i].Spec.Rails {
-			if f.Nodes[i].Spec.Rails[j].Role == "fabric" {
-				out = append(out, end{i, j})
+		for _, c := range f.Nodes[i].Cables {
+			for j := range f.Nodes[i].Spec.Rails {
+				if r := &f.Nodes[i].Spec.Rails[j]; r == f.Nodes[i].port(c) {
+					out = append(out, end{i, j})
+				}
 			}
 		}
 	}

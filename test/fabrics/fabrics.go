@@ -27,6 +27,14 @@ type Plan struct {
 	Half, CPU, Of int
 	// Aside gives the nodes without GPUs a second HCA, on a leaf of their own.
 	Aside bool
+	// Odd makes every n-th node differ from the others, in turn by 7 GPUs, no GPU, another
+	// product, a ninth HCA and a product of its own.
+	Odd int
+	// Wide connects two groups to the same leaves by the rails from Wide on. Shift connects the first
+	// nodes of each group to the group before by even rails.
+	Wide, Shift int
+	// Short is a group built without the last HCA, counted from 1.
+	Short int
 	// Domain is the nodes of an NVLink domain, 0 for none; groups are whole
 	// domains.
 	Domain int
@@ -77,6 +85,8 @@ type Node struct {
 	// Cables are where its fabric ports belong, by rail and plane; none where any
 	// leaf is right.
 	Cables []Cable
+	// CPU is set for a node without GPUs by plan, Odd for one of another kind than others.
+	CPU, Odd bool
 }
 
 // Cable is where a port belongs.
@@ -111,16 +121,25 @@ func (f *Fabric) node(number, group, place int) Node {
 		rails, step = p.Rails/2, 2
 	case at < p.Half+p.CPU:
 		n = f.cpu(number, group, f.Leaf(group, 0, 0))
-		if p.Aside {
+		if n.CPU = true; !p.Aside {
+			n.Cables = []Cable{{Leaf: f.Leaf(group, 0, 0).ID}}
+		} else {
 			n.Group = NoGroup
 			aside := v1alpha1.Switch{ID: fmt.Sprintf("0000d2%010x", group), Name: fmt.Sprintf("aside-g%d", group)}
 			n.Spec.Rails = append(n.Spec.Rails, fabricPort(number, 1, 0, aside, place+1))
 		}
 		return n
 	}
+	if group+1 == p.Short {
+		rails--
+	}
+	if place < p.Shift {
+		n.Group = NoGroup
+	}
 	for rail := range rails {
+		to := p.other(group, place, rail)
 		for plane := range p.Planes {
-			leaf := f.Leaf(group, rail*step, plane)
+			leaf := f.Leaf(to, rail*step, plane)
 			port := place*p.PerLeaf + rail%p.PerLeaf + 1
 			if p.Rack {
 				port = place*p.Rails*p.Planes + rail*p.Planes + plane + 1
@@ -128,6 +147,9 @@ func (f *Fabric) node(number, group, place int) Node {
 			n.Spec.Rails = append(n.Spec.Rails, fabricPort(number, rail, plane, leaf, port))
 			n.Cables = append(n.Cables, Cable{int32(rail), int32(plane), leaf.ID})
 		}
+	}
+	if p.Odd > 0 && number%p.Odd == p.Odd/2 {
+		f.odd(&n, number)
 	}
 	for i := range p.Storage {
 		n.Spec.Rails = append(n.Spec.Rails, v1alpha1.Rail{
@@ -145,6 +167,38 @@ func (f *Fabric) node(number, group, place int) Node {
 		n.Spec.PathSource = v1alpha1.SourceClusterManager
 	}
 	return n
+}
+
+// other is the group on whose leaf a rail is.
+func (p *Plan) other(group, place, rail int) int {
+	switch {
+	case p.Wide > 0 && rail >= p.Wide:
+		return group - group%2
+	case place < p.Shift && rail%2 == 0:
+		return max(group-1, 0)
+	default:
+		return group
+	}
+}
+
+// odd makes a node differ.
+func (f *Fabric) odd(n *Node, number int) {
+	a := &n.Spec.Accelerators[0]
+	n.Odd = true
+	switch number / f.Plan.Odd % 5 {
+	case 0:
+		a.Count--
+		n.Odd = false // Fewer GPUs of the same kind.
+	case 1:
+		n.Spec.Accelerators = nil
+	case 2:
+		a.Product = "NVIDIA-H200"
+	case 3:
+		leaf := n.Spec.Rails[1].Switch // Any of the group is right.
+		n.Spec.Rails = append(n.Spec.Rails, fabricPort(number, f.Plan.Rails, 0, *leaf, 60))
+	case 4:
+		a.Product = fmt.Sprintf("NVIDIA-X%d", number)
+	}
 }
 
 // fabricPort is an active port of the compute fabric.

@@ -18,6 +18,24 @@ func (f *Fabric) DeadPort(rng *rand.Rand) {
 	}
 }
 
+// DeadLeaf makes the first leaf of the first group one that never had a link.
+func (f *Fabric) DeadLeaf(*rand.Rand) {
+	if 2*f.Plan.Sizes[0] > len(f.Nodes) || f.Plan.PerLeaf == f.Plan.Rails {
+		return // Most nodes have it so, or these nodes have no other.
+	}
+	leaf := f.Leaf(0, 0, 0).ID
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		for j := range n.Cables {
+			if c := &n.Cables[j]; c.Leaf == leaf {
+				r := n.port(*c)
+				r.LinkState, r.Switch, r.SwitchPort, r.Source, r.Confidence = v1alpha1.LinkDown, nil, "", "", 0
+				c.Leaf = "" // Nobody ever saw it.
+			}
+		}
+	}
+}
+
 // MissingHCA takes an HCA away. Those behind it keep their rails.
 func (f *Fabric) MissingHCA(rng *rand.Rand) {
 	e := f.any(rng)
@@ -38,12 +56,22 @@ func (f *Fabric) WrongCable(rng *rand.Rand) {
 
 // AddCPU adds a node without GPUs and with one HCA, on a leaf of any group.
 func (f *Fabric) AddCPU(rng *rand.Rand) {
-	group := rng.IntN(len(f.Plan.Sizes))
-	f.add(f.cpu(len(f.Nodes), group, f.Leaf(group, rng.IntN(f.Plan.Rails), 0)))
+	group, rail := rng.IntN(len(f.Plan.Sizes)), rng.IntN(f.Plan.Rails)
+	if f.Plan.CPU > 0 { // As those that there are.
+		rail = 0
+	}
+	leaf := f.Leaf(group, rail, 0)
+	if f.Plan.Wide > 0 {
+		group = NoGroup
+	}
+	f.add(f.cpu(len(f.Nodes), group, leaf))
 }
 
 // AddStorage adds a node without GPUs and with two HCAs, on leaves of any groups.
 func (f *Fabric) AddStorage(rng *rand.Rand) {
+	if f.Plan.Aside {
+		return // It would be like the others.
+	}
 	leaves := f.leaves()
 	n := f.cpu(len(f.Nodes), NoGroup, leaves[rng.IntN(len(leaves))])
 	n.Spec.Rails = append(n.Spec.Rails, fabricPort(len(f.Nodes), 1, 0, leaves[rng.IntN(len(leaves))], 62))

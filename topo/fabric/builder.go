@@ -60,10 +60,12 @@ type node struct {
 	path    []string
 	badPath bool
 	nvlink  string // Its domain.
+	alien   bool   // The domain is of others.
 	// print is another one after each change of what the node's element follows from.
 	print uint64
 
-	whole whole
+	known *known // About its shape.
+	torn  bool   // Between groups: its cables accuse nobody.
 	// group is the leaf group or nil, and index the node's number in it.
 	group *leafGroup
 	index int
@@ -117,6 +119,7 @@ func (b *Builder) Put(nodes ...Node) {
 		if slices.ContainsFunc(now.Names, invalid) {
 			now.Names = slices.DeleteFunc(slices.Clone(now.Names), invalid)
 		}
+		b.recabled = b.recabled || !slices.Equal(n.Names, now.Names)
 		n.Node, n.print, b.changed = now, newPrint(), true
 	}
 }

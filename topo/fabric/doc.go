@@ -28,21 +28,26 @@
 //     nodes with more than one. A leaf's anchor is the least ID among it and
 //     its siblings. The eight leaves of a rail-optimized group are siblings;
 //     the one leaf of a group without rails is its own anchor.
-//  2. A node votes for the anchor that most of its cables lead to.
-//  3. A leaf's home is the choice of most of its nodes, weighted by cables.
+//  2. A node votes for the anchor that most of its cables lead to, or the least of those
+//     with three quarters as many.
+//  3. A leaf's home is the choice of most of its nodes, weighted by cables. If another choice
+//     has more than half as many, the leaf is between groups and has no voice in vote 4, as
+//     long as the node has a cable to any other.
 //  4. A node's group is the home that most of its cables lead to.
 //
 // At a leaf with three or more cables of nodes with GPUs only those count in votes 1
-// and 3, and for what is foreign: nodes without GPUs go where their cables lead.
+// and 3: nodes without GPUs go where their cables lead, and make no leaf foreign.
 //
 // Ties in vote 4 go to the group with leaves that have more of the node's
-// cables on a rail that is usual for them, then, as all ties, to the
-// least ID. A rail is usual for a leaf if at least half as many of its cables
+// cables on a rail that is usual for them, then to the group whose members carry the
+// name that the node carries, then to the group with fewer cables on those leaves (a wrong cable
+// is one too many), then, as all ties, to the least ID.
+// A rail is usual for a leaf if at least half as many of its cables
 // start from it as from any other. A port that is down counts if the report still
 // knows its switch. Votes 3 and 4 repair the effect of noise on small groups in
 // vote 1. One node's cable cannot merge groups: that takes a node with half of
 // its cables in each, and other nodes on both. A node with a single port is
-// where its cable is. The outcome depends on the reports alone, not on their
+// where its cable is. The outcome depends on the reports and labels alone, not on their
 // order or history.
 //
 // The same votes group the leaf groups by the spines behind their uplinks. A
@@ -50,20 +55,23 @@
 //
 // # Which cables are wrong
 //
-// Nodes are compared with nodes of their shape: equal accelerators, and ports on
-// the same rails and planes. A node without some of the rails of a shape counts as
-// a node of that shape that lost HCAs if it lost one, or less than half
-// of them, and if fewer than three nodes are like it or few enough for loss to explain
-// them: one in four for each rail. Nothing is expected of nodes without GPUs, nor
-// of a shape with fewer than three nodes.
+// Nodes are compared with nodes of their shape: equal products of accelerators, and ports on
+// the same rails and planes; or of the shape with the most members that most of their cables agree
+// with. A node without some of the rails of a shape counts as a node of that shape that lost HCAs if
+// it lost one, or less than half of them, and if few enough nodes of its group and of the fleet are like
+// it for loss to explain them. A rail that most such nodes of the group lack was never there. Nothing is
+// expected of nodes without GPUs, unless eight are cabled alike, nor of a shape with fewer than three nodes.
 //
 // A leaf is foreign to a group if another group has at least twice as many cables on it. For every
-// shape, rail and plane a group expects the leaf on which most of the members' cables end, among
-// its own leaves for which the rail is usual: a leaf may have several rails. A port on a foreign
-// leaf is mis-cabled; so is one on another leaf than the expected, if the shape is wired by rail at
-// all in the group (three quarters of its cables are as expected) and the rail is not usual there
-// or more members agree with the expectation than with the port. Two nodes that contradict each
-// other without a third one cause no finding.
+// shape, rail and plane a group expects the leaf on which most of the members' cables end for which
+// the rail is usual: a leaf may have several rails. Three members, and one in twelve, with a rail on one
+// leaf are a pattern: all of them are right. Any other port on a foreign leaf is mis-cabled; so is one on
+// another leaf than the expected, if the shape is wired by rail at all in the group (three quarters of its
+// cables are as expected) and the rail is not usual there or more members agree with the expectation than with
+// the port. It belongs on the leaf of those that have the most other cables in common with it. Two nodes that
+// contradict each other without a third one cause no finding, nor does one between two groups: tied without a name
+// to decide, half of whose cables are in one other group or where hardly another node is, or with two cables from
+// the usual rails in another group, in a fleet of which one node in twenty is tied.
 //
 // # Names
 //

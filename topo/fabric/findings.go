@@ -18,9 +18,10 @@ type leafGroup struct {
 	key  string
 	// members and the leaves foreign to the group are the input of everything below.
 	members []*node
-	foreign []int32
-	// print is the sum of the members' prints.
-	print uint64
+	foreign []stray
+	// print is the sum of the members' prints, straddles is as in the votes.
+	print     uint64
+	straddles bool
 	*outcome
 	// spine is the ID that stands for the groups that share spines with this one, "" if
 	// no uplinks are known, above the number of its ends.
@@ -65,20 +66,24 @@ func (o *outcome) called(leaf int32) *tally[string] {
 // is wrong with that of its members.
 type cablingCheck struct {
 	*leafGroup
-	ids    []string // Of switches.
+	ids []string // Of switches.
+	// alike counts the members that report each shape.
+	alike  map[*shape]int
 	shapes map[*shape]*wiring
+	// patterns are the wirings of enough members to show something, the most members first.
+	patterns []*wiring
 }
 
 // wiring describes the cabling of the members of one shape.
 type wiring struct {
-	whole
+	*known
 	// members counts them, rails are by position.
 	members int
 	rails   []railPorts
 	// most is the largest number of ports of one rail on a leaf.
 	most map[int32]int32
-	// byRail is set if the shape is wired by rail at all.
-	byRail bool
+	// byRail is set if the shape is wired by rail at all, expects if that shows where cables belong.
+	byRail, expects bool
 }
 
 // railPorts are the ports of a wiring on one rail and plane.
@@ -94,23 +99,55 @@ type railPorts struct {
 
 // check fills in what follows from a group's members.
 func (g *leafGroup) check(ids []string) {
-	c := cablingCheck{leafGroup: g, ids: ids, shapes: map[*shape]*wiring{}}
+	c := cablingCheck{leafGroup: g, ids: ids, alike: map[*shape]int{}, shapes: map[*shape]*wiring{}}
 	c.count()
-	for _, w := range c.shapes {
-		c.expect(w)
+	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
+		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
+	})
+	for _, w := range all {
+		if c.expect(w); w.members > few {
+			c.patterns = append(c.patterns, w)
+		}
 	}
-	g.rails = c.expectations()
+	g.rails = expectations(all)
 	g.findings, g.blocks = make([][]Finding, len(g.members)), make([]string, len(g.members))
 	for i, m := range g.members {
 		g.findings[i] = c.faults(m)
 	}
 }
 
+// whole returns what is known about the shape that a member has with all its HCAs: its own, unless so
+// few members have it that they lost some. Three nodes lose the same only if the fleet has few like them.
+func (c *cablingCheck) whole(m *node) *known {
+	for _, o := range m.known.wholes {
+		with, without := c.alike[o.shape], c.alike[m.known.shape]
+		if with <= few && o.lost || isLoss(without, with, o.rails-m.known.rails) && (o.lost || without <= few) {
+			return o.known
+		}
+	}
+	return m.known
+}
+
+// lacks reports whether the group was built without a port of a shape: most nodes of that and lesser
+// shapes lack it.
+func (c *cablingCheck) lacks(o *shape, position int32) bool {
+	with, all := 0, 0
+	for s, n := range c.alike {
+		if s == o || s.isPartOf(o) && s.accelerators == o.accelerators {
+			if all += n; slices.Contains(s.positions, position) {
+				with += n
+			}
+		}
+	}
+	return 2*with < all
+}
+
 // wiring returns the wiring of a member's shape, and makes it if need be.
 func (c *cablingCheck) wiring(m *node) *wiring {
-	w := c.shapes[m.whole.shape]
+	k := c.whole(m)
+	w := c.shapes[k.shape]
 	if w == nil {
-		w = &wiring{whole: m.whole, most: map[int32]int32{}}
+		w = &wiring{known: k, most: map[int32]int32{}}
 		w.rails = make([]railPorts, len(w.positions))
 		for i, at := range w.positions {
 			w.rails[i] = railPorts{Rail: Rail{Rail: at / maxPlane, Plane: at % maxPlane}, position: at}
@@ -120,14 +157,19 @@ func (c *cablingCheck) wiring(m *node) *wiring {
 	return w
 }
 
-// rail returns the rail of a port.
-func (w *wiring) rail(p *port) *railPorts {
-	at, _ := slices.BinarySearch(w.positions, p.position)
-	return &w.rails[at]
+// rail returns the rail of a position, an empty one if the shape has none there.
+func (w *wiring) rail(position int32) *railPorts {
+	if at, found := slices.BinarySearch(w.positions, position); found {
+		return &w.rails[at]
+	}
+	return &railPorts{}
 }
 
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
+	for _, m := range c.members {
+		c.alike[m.known.shape]++
+	}
 	for _, m := range c.members {
 		c.wiring(m).count(m.links.ports)
 		for i := range m.links.ports {
@@ -139,9 +181,8 @@ func (c *cablingCheck) count() {
 	for _, w := range c.shapes {
 		for i := range w.rails {
 			for _, l := range w.rails[i].leaves.list {
-				if !slices.Contains(c.foreign, l.value) {
+				if w.most[l.value] = max(w.most[l.value], l.n); c.stray(l.value) == nil {
 					c.own.add(l.value, l.n)
-					w.most[l.value] = max(w.most[l.value], l.n)
 				}
 			}
 		}
@@ -153,7 +194,7 @@ func (w *wiring) count(ports []port) {
 	w.members++
 	for i := range ports {
 		p := &ports[i]
-		r := w.rail(p)
+		r := w.rail(p.position)
 		if p.leaf != 0 {
 			r.leaves.add(p.leaf, 1)
 		}
@@ -163,10 +204,17 @@ func (w *wiring) count(ports []port) {
 	}
 }
 
-// fits reports whether a rail is one of those that a shape usually has at a leaf
-// of the group: at least half as many ports as the rail with the most.
+// fits reports whether a rail is one of those that a shape usually has at a leaf: at least half
+// as many ports as the rail with the most.
 func (w *wiring) fits(leaf int32, r *railPorts) bool {
 	return 2*r.leaves.count(leaf) >= w.most[leaf] && w.most[leaf] > 0
+}
+
+// isPattern reports whether so many members have a rail on a leaf that it is right for all of them: three,
+// and one in twelve.
+func (w *wiring) isPattern(leaf int32, r *railPorts) bool {
+	n := r.leaves.count(leaf)
+	return n > few && 12*int(n) >= w.members && w.fits(leaf, r)
 }
 
 // expect decides which leaf is right at each rail, and whether the shape is
@@ -174,22 +222,31 @@ func (w *wiring) fits(leaf int32, r *railPorts) bool {
 func (c *cablingCheck) expect(w *wiring) {
 	agree, total := int32(0), int32(0)
 	for i := range w.rails {
-		r := &w.rails[i]
+		r, right := &w.rails[i], int32(0)
 		for _, l := range r.leaves.list {
-			if w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
+			switch {
+			case w.isPattern(l.value, r):
+				right += l.n
+			case c.stray(l.value) != nil:
+				continue
+			}
+			if total += l.n; w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
 				r.leaf, r.agree = l.value, l.n
 			}
-			if w.most[l.value] > 0 {
-				total += l.n
-			}
 		}
-		agree += r.agree
-		r.Leaf = Switch{ID: c.ids[r.leaf], Name: c.called(r.leaf).most(strings.Compare)}
+		agree += max(right, r.agree)
+		r.Leaf = c.name(r.leaf)
 		if r.leaf != 0 && w.hasGPUs() {
 			c.expected = append(c.expected, r.leaf)
 		}
 	}
 	w.byRail = 4*agree >= 3*total
+	w.expects = w.hasGPUs() && !w.rare || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
+}
+
+// name returns a leaf as a Switch.
+func (c *cablingCheck) name(leaf int32) Switch {
+	return Switch{ID: c.ids[leaf], Name: c.called(leaf).most(strings.Compare)}
 }
 
 // prefers reports whether a leaf with n of a rail's ports is a better
@@ -206,11 +263,8 @@ func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
 }
 
 // expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
-// two shapes expect different leaves behind a rail, the shape with more members decides.
-func (c *cablingCheck) expectations() []Rail {
-	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
-		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
-	})
+// two shapes expect different leaves behind a rail, the first decides.
+func expectations(all []*wiring) []Rail {
 	if slices.ContainsFunc(all, func(w *wiring) bool { return w.hasGPUs() }) {
 		all = slices.DeleteFunc(all, func(w *wiring) bool { return !w.hasGPUs() })
 	}
@@ -234,55 +288,163 @@ func (c *cablingCheck) faults(m *node) []Finding {
 	var out []Finding
 	w := c.wiring(m)
 	missing, shifted := w.missing(m.links)
+	like := c.like(m, w)
 	for i := range m.links.ports {
 		p := &m.links.ports[i]
-		r := w.rail(p)
-		if w.unused(p, r) {
+		if like.isUnused(p) {
 			continue
 		}
-		if kind := c.fault(w, p, r, shifted); kind != "" {
+		if kind := c.fault(m, w, like, p, shifted); kind != "" {
 			f := p.finding(m.Name, c.ids)
 			f.Kind, f.Group = kind, c.key
-			if w.expects {
-				f.Expected = r.Leaf
+			if like.expects {
+				not := p.leaf
+				if kind == Dead {
+					not = 0
+				}
+				f.Expected = c.name(c.nearest(m, like, p.position, not))
 			}
 			out = append(out, f)
 		}
 	}
 	for _, r := range missing {
+		if c.lacks(w.shape, r.position) {
+			continue
+		}
 		out = append(out, Finding{
-			Kind: Missing, Node: m.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane, Expected: r.Leaf,
+			Kind: Missing, Node: m.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane,
+			Expected: c.name(c.nearest(m, like, r.position, 0)),
 		})
 	}
 	sortFindings(out)
 	return out
 }
 
-// unused reports whether a port is one that most like nodes have without a
-// cable: second ports. A leaf that fails does not suggest that: its ports
-// had links. Fewer than three nodes prove nothing, and nothing is expected of a
-// node without GPUs.
-func (w *wiring) unused(p *port, r *railPorts) bool {
-	return p.neverUp() && (!w.hasGPUs() || w.members > few && 2*r.dark > w.members)
+// like returns the wiring by which a member's cables are checked: of that of its shape and those that
+// most of its cables, at least two, agree with, the one with the most members.
+func (c *cablingCheck) like(m *node, own *wiring) *wiring {
+	for _, w := range c.patterns {
+		agree, all := 0, 0
+		for i := range m.links.ports {
+			if p := &m.links.ports[i]; p.leaf != 0 {
+				if all++; w.isPattern(p.leaf, w.rail(p.position)) {
+					agree++
+				}
+			}
+		}
+		if w == own || w.expects && w.hasGPUs() && agree >= 2 && 2*agree > all {
+			return w
+		}
+	}
+	return own
+}
+
+// isUnused reports whether a port is one that most like nodes have without a
+// cable, in the group and in the fleet: second ports. A leaf that fails does not suggest
+// that: its ports had links, or those of other groups have. Fewer than three nodes prove nothing, and nothing
+// is expected of a node without GPUs.
+func (w *wiring) isUnused(p *port) bool {
+	at, found := slices.BinarySearch(w.positions, p.position)
+	return p.neverUp() && (!w.hasGPUs() || w.members > few && found && 2*w.rails[at].dark > w.members && w.unused[at])
 }
 
 // fault returns the fault of a port, "" without one.
-func (c *cablingCheck) fault(w *wiring, p *port, r *railPorts, shifted bool) Fault {
+func (c *cablingCheck) fault(m *node, own, w *wiring, p *port, shifted bool) Fault {
+	r := w.rail(p.position)
 	switch {
 	case !p.active:
 		return Dead
 	case p.leaf == 0:
 		return Unseen
-	case p.leaf == r.leaf || !w.expects:
-		return ""
-	case slices.Contains(c.foreign, p.leaf):
-		return Miscabled
-	case w.members <= few || !w.byRail || shifted || r.leaf == 0:
-		return ""
+	case p.leaf == r.leaf || w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
+	case m.torn || p.device.Value().confidence == ambiguous || !c.belongs(m):
+	case c.stray(p.leaf) != nil:
+		if (w.expects || m.known.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
+			return Miscabled
+		}
+	case !w.expects || w.members <= few || !w.byRail || shifted || r.leaf == 0:
 	case !w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf):
 		return Miscabled
 	}
 	return ""
+}
+
+// belongs reports whether more than half of a member's cables are on leaves of which the group, or another one,
+// has more than a few.
+func (c *cablingCheck) belongs(m *node) bool {
+	unknown := 0
+	for _, l := range m.links.ends.links {
+		known := c.stray(l.to) != nil
+		for _, w := range c.patterns {
+			known = known || w.most[l.to] > few
+		}
+		if !known {
+			unknown++
+		}
+	}
+	return 2*unknown+1 < max(len(m.links.ends.links), 4) || len(c.members) <= few
+}
+
+// isBetween reports whether a cable on a foreign leaf is one of several to one group that are by plan: half of
+// the node's or, in a fleet that straddles, two from the usual rails.
+func (c *cablingCheck) isBetween(m *node, p *port) bool {
+	at, same, usual := c.stray(p.leaf), 0, 0
+	for _, l := range m.links.ends.links {
+		if o := c.stray(l.to); o != nil && o.group == at.group {
+			if same++; o.rail == l.rail {
+				usual++
+			}
+		}
+	}
+	return same > 1 && 2*same+1 >= len(m.links.ends.links) || c.straddles && at.rail == p.position && usual > 1
+}
+
+// stray returns a leaf if it is foreign to the group, else nil.
+func (g *leafGroup) stray(leaf int32) *stray {
+	for i := range g.foreign {
+		if g.foreign[i].to == leaf {
+			return &g.foreign[i]
+		}
+	}
+	return nil
+}
+
+// nearest returns the leaf where a port belongs that has none or is on another one: of those that are usual
+// for its rail the one whose members have the most other cables in common with the node.
+func (c *cablingCheck) nearest(m *node, w *wiring, position, not int32) int32 {
+	r, usual := w.rail(position), 0
+	for _, l := range r.leaves.list {
+		if w.isPattern(l.value, r) {
+			usual++
+		}
+	}
+	if usual < 2 {
+		return r.leaf
+	}
+	var near tally[int32]
+	for _, o := range c.members {
+		if o == m || c.wiring(o) != w {
+			continue
+		}
+		for i := range o.links.ports {
+			q := &o.links.ports[i]
+			if q.position == position && q.leaf != not && w.isPattern(q.leaf, r) {
+				n := m.links.alike(o.links)
+				near.add(q.leaf, n*n*n) // A few that are much alike show more than many others.
+			}
+		}
+	}
+	return cmp.Or(near.most(func(a, b int32) int { return strings.Compare(c.ids[a], c.ids[b]) }), r.leaf)
+}
+
+// alike counts the ports that two nodes have on the same leaf.
+func (l *links) alike(o *links) (n int32) {
+	for _, a := range l.ends.links {
+		if slices.Contains(o.ends.links, a) {
+			n++
+		}
+	}
+	return n
 }
 
 // missing returns the rails that similar nodes have and this one lacks. A lost HCA
@@ -302,7 +464,7 @@ func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 		}
 	}
 	for i := range n.ports {
-		if l, r := n.ports[i].leaf, w.rail(&n.ports[i]); l != 0 && l != r.leaf {
+		if l, r := n.ports[i].leaf, w.rail(n.ports[i].position); l != 0 && l != r.leaf {
 			elsewhere.add(l, 1)
 			strayed = append(strayed, r)
 		}

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"encoding/binary"
 	"runtime"
 	"slices"
@@ -44,10 +45,25 @@ type grouping struct {
 	group []int32
 	// foreign are the switches, in ascending order, that members of a group are linked
 	// to and that are foreign to the group.
-	foreign map[int32][]int32
+	foreign map[int32][]stray
+	// tied are, by ends, the groups between which vote 4 cannot decide; straddles is set if so many
+	// are that nodes are between groups by plan.
+	tied      map[int32]tie
+	straddles bool
 	// anchors are the outcome of vote 1.
 	anchors []int32
 }
+
+// tie holds the groups between which vote 4 cannot decide, the most likely first; sure is set if the others
+// have links too many.
+type tie struct {
+	groups []int32
+	sure   bool
+}
+
+// stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
+// the rail that most of its links start from.
+type stray struct{ to, group, rail int32 }
 
 // voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines).
 // Members with equal links are one: they vote alike.
@@ -125,8 +141,8 @@ func (v *voting) count(e *ends, n int32) {
 // vote had the same members with the same links.
 func (v *voting) vote(last *grouping) *grouping {
 	out := &grouping{anchors: v.anchors(last.anchors)}
-	out.group = v.groups(v.homes(v.votes(out.anchors)))
-	out.foreign = v.foreign(out.group)
+	v.groups(out, v.homes(v.votes(out.anchors)))
+	v.foreign(out)
 	return out
 }
 
@@ -254,13 +270,20 @@ func (v *voting) shareClasses(h, o, wide int32) bool {
 	return both > few && 2*both > here && 2*both > there && 8*both >= wide
 }
 
-// votes is vote 2: the anchor that most links of a member lead to.
+// votes is vote 2: the least anchor among those that most links of a member lead to, or at least three
+// quarters as many: where rails are on leaves of two sizes, a lost link changes nothing.
 func (v *voting) votes(anchors []int32) []int32 {
 	out := make([]int32, len(v.ends))
 	parallel(len(out), func(from, to int32) {
 		var t tally[int32]
 		for i := from; i < to; i++ {
 			out[i] = v.choice(i, anchors, &t)
+			n := t.count(out[i])
+			for _, c := range t.list {
+				if 4*c.n >= 3*n && v.compare(c.value, out[i]) < 0 {
+					out[i] = c.value
+				}
+			}
 		}
 	})
 	return out
@@ -270,12 +293,15 @@ func (v *voting) votes(anchors []int32) []int32 {
 func (v *voting) choice(member int32, of []int32, t *tally[int32]) int32 {
 	t.reset()
 	for _, b := range v.ends[member].bundles {
-		t.add(of[b.other], b.n)
+		if of[b.other] > 0 {
+			t.add(of[b.other], b.n)
+		}
 	}
 	return t.most(v.compare)
 }
 
-// homes is vote 3: what most members at a switch voted for.
+// homes is vote 3: what most members at a switch voted for, negative if more than half as many
+// voted for another: the switch is between groups.
 func (v *voting) homes(votes []int32) []int32 {
 	out := make([]int32, len(v.ids))
 	parallel(len(out), func(from, to int32) {
@@ -288,70 +314,138 @@ func (v *voting) homes(votes []int32) []int32 {
 				}
 			}
 			out[h] = t.most(v.compare)
+			n := t.count(out[h])
+			if slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.value != out[h] && 2*c.n > n }) {
+				out[h] = -out[h]
+			}
 		}
 	})
 	return out
 }
 
-// groups is vote 4: the home that most links of a member lead to. Among equals
-// the one wins where more links of the member start from a usual rail of the switch.
-func (v *voting) groups(home []int32) []int32 {
-	out := make([]int32, len(v.ends))
-	parallel(len(out), func(from, to int32) {
+// groups is vote 4: the home that most links of a member lead to.
+func (v *voting) groups(out *grouping, home []int32) {
+	out.group, out.tied = make([]int32, len(v.ends)), map[int32]tie{}
+	open := make([]bool, len(v.ends))
+	parallel(len(open), func(from, to int32) {
 		var t tally[int32]
 		for i := from; i < to; i++ {
-			out[i] = v.choice(i, home, &t)
-			most := t.count(out[i])
-			if !slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n == most && c.value != out[i] }) {
-				continue
-			}
-			for _, l := range v.ends[i].links {
-				t.add(home[l.to], 1<<10) // Usual rails decide between equals alone.
-				if v.isUsual(l) {
-					t.add(home[l.to], 1)
-				}
-			}
-			out[i] = t.most(v.compare)
+			out.group[i] = v.choice(i, home, &t)
+			open[i] = v.ends[i].members > 0 && v.ends[i].degree() > 0 && (len(t.list) == 0 || t.isTied(out.group[i]))
 		}
 	})
+	ties, members := int32(0), int32(0)
+	for i, e := range v.ends {
+		n := e.members
+		if e.follows {
+			n = 0
+		}
+		if members += n; !open[i] {
+			continue
+		}
+		equal := v.equals(e, home)
+		if out.group[i] = equal[0]; len(equal) > 1 {
+			sure := v.sortByFill(e, home, equal)
+			out.group[i], out.tied[e.number] = equal[0], tie{equal, sure}
+			ties += n
+		}
+	}
+	out.straddles = ties > few && 20*ties >= members
+}
+
+// equals returns the groups with the most links of a member, and of those the ones where most links
+// start from a usual rail of the switch, the least first.
+func (v *voting) equals(e *ends, home []int32) []int32 {
+	var t, usual tally[int32]
+	if v.choice(e.number, home, &t); len(t.list) == 0 { // All its switches are between groups.
+		for _, b := range e.bundles {
+			t.add(-home[b.other], b.n)
+		}
+	}
+	most := t.count(t.most(v.compare))
+	for _, c := range t.list {
+		if c.n < most {
+			continue
+		}
+		usual.add(c.value, 1)
+		for _, l := range e.links {
+			if max(home[l.to], -home[l.to]) == c.value && v.isUsual(l) {
+				usual.add(c.value, 1)
+			}
+		}
+	}
+	most = usual.count(usual.most(v.compare))
+	var out []int32
+	for _, c := range usual.list {
+		if c.n == most {
+			out = append(out, c.value)
+		}
+	}
+	slices.SortFunc(out, v.compare)
 	return out
+}
+
+// sortByFill sorts tied groups by the number of links at a member's switches. A wrong cable is one too many:
+// the first is sure if the second has as many more as the member has links there.
+func (v *voting) sortByFill(e *ends, home, groups []int32) (sure bool) {
+	var fill, links tally[int32]
+	for _, l := range e.links {
+		group := max(home[l.to], -home[l.to])
+		links.add(group, 1)
+		fill.add(group, v.counted(l.to).links)
+	}
+	slices.SortStableFunc(groups, func(a, b int32) int { return cmp.Compare(fill.count(a), fill.count(b)) })
+	return fill.count(groups[1]) == fill.count(groups[0])+links.count(groups[1])
 }
 
 // isUsual reports whether at least half as many links at a switch start from the rail of a
 // link as from any other.
 func (v *voting) isUsual(link link) bool {
-	var rails tally[int32]
-	for _, a := range v.at(link.to) {
-		for _, l := range v.ends[a.other].links {
-			if l.to == link.to {
-				rails.add(l.rail, v.ends[a.other].members)
-			}
-		}
-	}
+	rails := v.rails(link.to)
 	n := 2 * rails.count(link.rail)
 	return !slices.ContainsFunc(rails.list, func(c count[int32]) bool { return c.n > n })
 }
 
+// rails counts from which rails the links at a switch start.
+func (v *voting) rails(h int32) (rails tally[int32]) {
+	for _, a := range v.at(h) {
+		for _, l := range v.ends[a.other].links {
+			if l.to == h {
+				rails.add(l.rail, v.ends[a.other].members)
+			}
+		}
+	}
+	return rails
+}
+
 // foreign finds the switches that are foreign to the groups of members at them.
-func (v *voting) foreign(group []int32) map[int32][]int32 {
-	out := map[int32][]int32{}
+func (v *voting) foreign(out *grouping) {
+	out.foreign = map[int32][]stray{}
 	var t tally[int32]
 	for h := int32(1); int(h) < len(v.ids); h++ {
 		t.reset()
 		for _, a := range v.at(h) {
 			n := a.n * v.ends[a.other].members
-			if !v.counts(h, v.ends[a.other]) {
+			if v.ends[a.other].follows { // It may be anywhere.
 				n = 0
 			}
-			t.add(group[a.other], n)
+			t.add(out.group[a.other], n)
 		}
-		for _, g := range t.list {
-			if slices.ContainsFunc(t.list, func(c count[int32]) bool { return c != g && c.n > 0 && c.n >= 2*g.n }) {
-				out[g.value] = append(out[g.value], h)
+		if len(t.list) < 2 {
+			continue
+		}
+		s := stray{to: h, group: t.most(v.compare)}
+		if out.straddles {
+			rails := v.rails(h)
+			s.rail = rails.most(cmp.Compare[int32])
+		}
+		n := t.count(s.group)
+		for _, c := range t.list {
+			if c.value != s.group && n > 0 && n >= 2*c.n {
+				out.foreign[c.value] = append(out.foreign[c.value], s)
 			}
 		}
 	}
-	return out
 }
 
 // worthwhile is the least number of items to divide between two goroutines.

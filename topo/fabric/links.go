@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -16,6 +15,8 @@ const (
 	// trusted is the least confidence, in percent, with which a switch counts; 0
 	// means that the source does not grade.
 	trusted = 50
+	// ambiguous is the confidence in a switch that is one of several on a cable: it accuses nobody.
+	ambiguous = 60
 )
 
 // links holds a node's cables by one report. It is immutable.
@@ -130,7 +131,7 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 	positions = slices.Compact(positions)
 	key := make([]byte, 0, 2*maxPorts)
 	for _, a := range accelerators {
-		key = fmt.Appendf(key, "%s*%d,", a.Product, a.Count)
+		key = append(append(key, a.Product...), ',')
 	}
 	text := len(key)
 	for _, at := range positions {
@@ -138,7 +139,7 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 	}
 	out := s.shapes[string(key)]
 	if out == nil {
-		out = &shape{accelerators: string(key[:text]), positions: positions}
+		out = &shape{accelerators: string(key[:text]), positions: positions, dark: make([]int, len(positions))}
 		for i, at := range positions {
 			if i == 0 || positions[i-1]/maxPlane != at/maxPlane {
 				out.rails++
@@ -152,7 +153,7 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 // enter counts a node and its GUIDs, by 1 or back by -1. Findings name the first owner of a GUID or,
 // of that one, the second.
 func (s *symbols) enter(n *node, by int32) {
-	n.links.shape.nodes += int(by)
+	n.links.shape.enter(n.links.ports, int(by))
 	s.count(n.links.ends, by)
 	for _, guid := range n.links.guids {
 		all := s.owners[guid]

@@ -3,6 +3,7 @@ package fabric_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -97,6 +98,29 @@ func (d *definition) usual(leaf string, rail int32) bool {
 	return 2*rails[rail] >= most
 }
 
+// least is the least value with most of the votes, or at least three quarters as many.
+func least(votes map[string]int) string {
+	out := most(votes)
+	n := votes[out]
+	for value := range votes {
+		if 4*votes[value] >= 3*n && value < out {
+			out = value
+		}
+	}
+	return out
+}
+
+// isBetween reports whether a value has more than half of the votes of the first.
+func isBetween(votes map[string]int) bool {
+	best := most(votes)
+	for value, n := range votes {
+		if value != best && 2*n > votes[best] {
+			return true
+		}
+	}
+	return false
+}
+
 func most(votes map[string]int) string {
 	best := ""
 	for value, n := range votes {
@@ -107,9 +131,33 @@ func most(votes map[string]int) string {
 	return best
 }
 
+// byFill decides a tie for the group with the fewest cables on the node's leaves.
+func (d *definition) byFill(node string, homes map[string]string, votes map[string]int) {
+	fill, n, least := map[string]int{}, votes[most(votes)], -1
+	for _, c := range d.nodes[node] {
+		leading := 0
+		for other := range d.nodes {
+			if d.counts(other, c.leaf) {
+				leading += d.cables(other, c.leaf)
+			}
+		}
+		fill[homes[c.leaf]] += leading
+	}
+	for value := range votes {
+		if votes[value] == n && (least < 0 || fill[value] < least) {
+			least = fill[value]
+		}
+	}
+	for value := range votes {
+		if votes[value] == n && fill[value] == least {
+			votes[value]++
+		}
+	}
+}
+
 // groups is the key of every node's group.
 func (d *definition) groups() map[string]string {
-	anchors, homes := map[string]string{}, map[string]string{}
+	anchors, homes, between := map[string]string{}, map[string]string{}, map[string]bool{}
 	for leaf := range d.leaves {
 		anchors[leaf] = d.anchor(leaf)
 	}
@@ -121,18 +169,29 @@ func (d *definition) groups() map[string]string {
 				vote[anchors[c.leaf]]++
 			}
 			if n := d.cables(node, leaf); n > 0 && d.counts(node, leaf) {
-				votes[most(vote)] += n
+				votes[least(vote)] += n
 			}
 		}
-		homes[leaf] = most(votes)
+		homes[leaf], between[leaf] = most(votes), isBetween(votes)
 	}
 	out := map[string]string{}
 	for node, cables := range d.nodes {
 		votes := map[string]int{}
+		all := !slices.ContainsFunc(cables, func(c cable) bool { return !between[c.leaf] })
 		for _, c := range cables {
-			votes[homes[c.leaf]] += 1000 // The second count decides between equals only.
-			if d.usual(c.leaf, c.rail) {
+			if all || !between[c.leaf] {
+				votes[homes[c.leaf]] += 1000 // The second count decides between equals only.
+			}
+		}
+		for _, c := range cables {
+			if votes[homes[c.leaf]] > 0 && d.usual(c.leaf, c.rail) {
 				votes[homes[c.leaf]]++
+			}
+		}
+		for value, n := range votes {
+			if n == votes[most(votes)] && value != most(votes) {
+				d.byFill(node, homes, votes)
+				break
 			}
 		}
 		out[node] = most(votes)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// shape describes nodes that are cabled alike: accelerators, and
+// shape describes nodes that are cabled alike: products of accelerators, and
 // fabric ports by rail and plane. Equal shapes are one.
 type shape struct {
 	accelerators string
@@ -13,9 +13,28 @@ type shape struct {
 	// them.
 	positions []int32
 	rails     int
-	// nodes counts the nodes that report the shape.
+	// nodes counts the nodes that report the shape, dark by position those that never had a link there.
 	nodes int
-	whole whole
+	dark  []int
+	known *known
+}
+
+// known is what the fleet shows about a shape.
+type known struct {
+	*shape
+	// wholes are the shapes that nodes of this one may have had, before they lost HCAs.
+	wholes []whole
+	// rare is set if no more than a few nodes have the shape.
+	rare bool
+	// unused has by position if most nodes never had a link there.
+	unused []bool
+}
+
+// whole is what is known about a shape with more HCAs than another one. lost is set if that one has so
+// few nodes that they lost HCAs.
+type whole struct {
+	*known
+	lost bool
 }
 
 // hasGPUs reports whether nodes of the shape have accelerators.
@@ -26,23 +45,26 @@ func (s *shape) compare(o *shape) int {
 	return cmp.Or(cmp.Compare(s.accelerators, o.accelerators), slices.Compare(s.positions, o.positions))
 }
 
-// few is the number of nodes of a shape that show nothing: of two that contradict
-// each other either may be right.
-const few = 2
-
-// whole is the shape that nodes have with all their HCAs: their own, unless they are
-// taken for nodes that lost some. expects is set if other nodes show where the cables
-// of this shape belong.
-type whole struct {
-	*shape
-	expects bool
+// enter counts a node with these sorted ports.
+func (s *shape) enter(ports []port, by int) {
+	s.nodes += by
+	for i := range ports {
+		if p := &ports[i]; p.neverUp() && (i == 0 || ports[i-1].position != p.position) {
+			at, _ := slices.BinarySearch(s.positions, p.position)
+			s.dark[at] += by
+		}
+	}
 }
+
+// few is the number of nodes that show nothing: of two that contradict each other either
+// may be right. What three nodes have alike is a pattern.
+const few = 2
 
 // wholeShapes bounds how many shapes of equal accelerators others are compared with.
 const wholeShapes = 32
 
-// complete decides which shapes are whole, by the number of nodes that report each.
-func complete(shapes map[string]*shape) {
+// compareShapes finds out what the fleet shows about each shape.
+func compareShapes(shapes map[string]*shape) {
 	byHardware := map[string][]*shape{}
 	for _, s := range shapes {
 		if s.nodes > 0 {
@@ -50,29 +72,36 @@ func complete(shapes map[string]*shape) {
 		}
 	}
 	for _, list := range byHardware {
-		slices.SortFunc(list, func(a, b *shape) int { return cmp.Or(cmp.Compare(b.nodes, a.nodes), a.compare(b)) })
-		candidates := list[:min(len(list), wholeShapes)]
+		slices.SortFunc(list, func(a, b *shape) int { // Parts after their wholes.
+			return cmp.Or(cmp.Compare(len(b.positions), len(a.positions)), cmp.Compare(b.nodes, a.nodes), a.compare(b))
+		})
 		for _, s := range list {
-			w := whole{shape: s}
-			if i := slices.IndexFunc(candidates, s.lacksOf); i >= 0 {
-				w.shape = candidates[i]
-			}
-			w.expects = s.hasGPUs() && w.nodes > few
-			s.whole = w
+			s.compareTo(list[:min(len(list), wholeShapes)])
 		}
 	}
 }
 
-// lacksOf reports whether nodes of a shape are rather nodes of another one that
-// lost HCAs: not half of them, or one, and too few nodes to be a model of their
-// own. By loss alone fewer than one in four nodes lack an HCA, fewer than one in
-// sixteen the same two.
-func (s *shape) lacksOf(o *shape) bool {
-	lost := max(o.rails-s.rails, 1)
-	if o.nodes <= few || len(s.positions) >= len(o.positions) || lost > 1 && 2*s.rails <= o.rails {
-		return false
+// compareTo finds out what the fleet shows about a shape, by shapes of equal accelerators.
+func (s *shape) compareTo(others []*shape) {
+	k := &known{shape: s, rare: s.nodes <= few}
+	for _, o := range others {
+		if o.nodes > few && s.isPartOf(o) {
+			k.wholes = append(k.wholes, whole{o.known, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
+		}
 	}
-	if s.nodes > few && (lost > 8 || s.nodes<<(2*lost) >= o.nodes) {
+	for _, n := range s.dark {
+		k.unused = append(k.unused, 2*n > s.nodes)
+	}
+	if was := s.known; was == nil || was.rare != k.rare || !slices.Equal(was.wholes, k.wholes) ||
+		!slices.Equal(was.unused, k.unused) {
+		s.known = k
+	}
+}
+
+// isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less
+// than half of them.
+func (s *shape) isPartOf(o *shape) bool {
+	if !s.hasGPUs() || len(s.positions) >= len(o.positions) || o.rails-s.rails > 1 && 2*s.rails <= o.rails {
 		return false
 	}
 	for _, at := range s.positions {
@@ -81,4 +110,13 @@ func (s *shape) lacksOf(o *shape) bool {
 		}
 	}
 	return true
+}
+
+// isLoss reports whether so few nodes lack HCAs that others have that they lost them. One in eight would
+// be a model without one HCA, one in sixteen a model without two.
+func isLoss(without, with, lost int) bool {
+	if without <= few {
+		return with > few && with > 2*without
+	}
+	return lost <= 8 && without<<(max(lost, 1)+2) < with
 }

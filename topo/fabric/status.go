@@ -30,11 +30,12 @@ type cause struct {
 	print   uint64
 	outcome *outcome
 	dissent uint32
+	alien   bool
 }
 
 // show makes the node's element, unless it follows from the same as the last or is equal.
 func (n *node) show(known *symbols) {
-	now := cause{print: n.print, dissent: n.dissent}
+	now := cause{print: n.print, dissent: n.dissent, alien: n.alien}
 	if n.group != nil {
 		now.outcome = n.group.outcome
 	}
@@ -84,8 +85,11 @@ func (n *node) findings(known *symbols) []Finding {
 		}
 		out = append(out, f)
 	}
-	if n.badPath || n.dissent != 0 {
+	if n.badPath || n.dissent != 0 || n.alien {
 		f := Finding{Kind: BadPath, Node: n.Name}
+		if n.alien {
+			f.Other = n.nvlink
+		}
 		if n.dissent != 0 { // The group in which the other members report another one above.
 			f.Other = n.chain[bits.TrailingZeros32(n.dissent)].id
 		}

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"slices"
@@ -12,6 +13,9 @@ import (
 type survey struct {
 	groups map[int32]*leafGroup // By anchor.
 	votes  *grouping
+	// kind is that of leaf groups, names counts by tied group the names of that kind that its members carry.
+	kind  string
+	names map[int32]*tally[string]
 	// walked are the nodes that report uplinks.
 	walked []*node
 }
@@ -21,7 +25,8 @@ type survey struct {
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
 	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
 	s.votes = known.vote(last.votes)
-	complete(known.shapes)
+	compareShapes(known.shapes)
+	s.remember(nodes, levels)
 	s.assign(nodes, known, last)
 	var changed []*leafGroup
 	for leaf, g := range s.groups {
@@ -50,13 +55,17 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	var g *leafGroup
 	for _, n := range nodes {
-		if w := n.links.shape.whole; n.whole != w {
-			n.whole, n.print = w, newPrint()
-		}
 		if len(n.links.uplinks) > 0 {
 			s.walked = append(s.walked, n)
 		}
-		leaf := s.votes.group[n.links.ends.number]
+		leaf, torn := s.votes.group[n.links.ends.number], false
+		if tied := s.votes.tied[n.links.ends.number]; len(tied.groups) > 0 {
+			last := s.last(n, tied.groups)
+			leaf, torn = cmp.Or(last, leaf), last == 0 && !tied.sure || s.votes.straddles
+		}
+		if k := n.links.shape.known; n.known != k || n.torn != torn {
+			n.known, n.torn, n.print = k, torn, newPrint()
+		}
 		if n.group = nil; leaf == 0 {
 			continue
 		}
@@ -64,7 +73,9 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 			g = s.groups[leaf]
 		}
 		if g == nil {
-			g = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
+			g = &leafGroup{
+				leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf], straddles: s.votes.straddles,
+			}
 			if was := last.groups[leaf]; was != nil {
 				g.members = make([]*node, 0, len(was.members))
 			}
@@ -76,10 +87,46 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	}
 }
 
+// remember counts the names that members of tied groups carry.
+func (s *survey) remember(nodes []*node, levels []Level) {
+	i := slices.IndexFunc(levels, func(l Level) bool { return l.By == ByLeaf })
+	if i < 0 || len(s.votes.tied) == 0 {
+		return
+	}
+	s.kind, s.names = levels[i].Kind, map[int32]*tally[string]{}
+	for _, tied := range s.votes.tied {
+		for _, group := range tied.groups {
+			s.names[group] = &tally[string]{}
+		}
+	}
+	for _, n := range nodes {
+		e := n.links.ends.number
+		if names := s.names[s.votes.group[e]]; names != nil && len(s.votes.tied[e].groups) == 0 {
+			names.add(n.remembers(s.kind), 1)
+		}
+	}
+}
+
+// last returns the tied group of which most members carry the name that a node carries, 0 for none.
+func (s *survey) last(n *node, tied []int32) int32 {
+	var members tally[int32]
+	if name := n.remembers(s.kind); name != "" {
+		for _, group := range tied {
+			members.add(group, s.names[group].count(name))
+		}
+	}
+	most := members.most(cmp.Compare[int32])
+	if members.isTied(most) {
+		return 0
+	}
+	return most
+}
+
 // outcome returns the outcome of the check of an equal group, or nil.
 func (s *survey) outcome(leaf int32, g *leafGroup) *outcome {
 	was := s.groups[leaf]
-	if was == nil || was.print != g.print || len(was.members) != len(g.members) || !slices.Equal(was.foreign, g.foreign) {
+	if was == nil || was.print != g.print || was.straddles != g.straddles ||
+		len(was.members) != len(g.members) || !slices.Equal(was.foreign, g.foreign) {
 		return nil
 	}
 	return was.outcome

@@ -1,5 +1,7 @@
 package fabric
 
+import "slices"
+
 // tally counts values, one to ten different ones as a rule. The zero value is empty.
 type tally[K comparable] struct{ list []count[K] }
 
@@ -39,4 +41,10 @@ func (t *tally[K]) most(compare func(a, b K) int) K {
 		}
 	}
 	return best.value
+}
+
+// isTied reports whether another value is as frequent.
+func (t *tally[K]) isTied(value K) bool {
+	n := t.count(value)
+	return slices.ContainsFunc(t.list, func(c count[K]) bool { return c.n == n && c.value != value })
 }

@@ -129,7 +129,7 @@ func TestStateSince(t *testing.T) {
 			"pods that are missing come first",
 			[]*corev1.Pod{member("a", rejected(short, 3))},
 			2,
-			gang.State{Phase: gang.Queued, Reason: "1 of 2 pods exist", Since: at(1), RejectedSince: at(3), Pods: 1},
+			gang.State{Phase: gang.Queued, Reason: "1 of 2 pods exist; the gang waits until their controller has created the others", Since: at(1), RejectedSince: at(3), Pods: 1},
 		},
 		{
 			"starts since the last was bound",

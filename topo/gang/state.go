@@ -62,7 +62,7 @@ func StateOf(members []*Member, minMember int, lost func(node string) (time.Time
 		s.Phase, s.Since, s.RejectedSince = Queued, nth(c.since[waiting], 1), nth(c.rejected, 1)
 		switch {
 		case s.Pods < need:
-			s.Reason = fmt.Sprintf("%d of %d pods exist", s.Pods, need)
+			s.Reason = Incomplete(s.Pods, need)
 		case len(c.rejections) > 0:
 			s.Reason = most(c.rejections)
 		default:
@@ -70,6 +70,11 @@ func StateOf(members []*Member, minMember int, lost func(node string) (time.Time
 		}
 	}
 	return s
+}
+
+// Incomplete is the reason of a gang with fewer pods than it needs.
+func Incomplete(pods, need int) string {
+	return fmt.Sprintf("%d of %d pods exist; the gang waits until their controller has created the others", pods, need)
 }
 
 // tally sums up members.

@@ -152,7 +152,7 @@ const labelsEvery = 5 * time.Minute
 // Pass asks every source once and merges their answers with the memory. It writes nothing.
 func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTopologySpec {
 	began := time.Now()
-	m := c.WithRoles(w.Machines.Machine())
+	m := c.WithRoles(c.WithoutExcluded(w.Machines.Machine()))
 	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began, counters: w.Counters}
 	in.ports, in.omitted = Ports(m, w.memory.Rails)
 	passing, cancel := context.WithTimeout(ctx, passTime)

@@ -67,7 +67,7 @@ func find(o gpu.Options) (root, name, file string, err error) {
 			return root, name, file, nil
 		}
 	}
-	return root, "", "", fmt.Errorf("%w: no %s under %s of the host", gpu.ErrAbsent, libraryName, strings.Join(roots, " or "))
+	return root, "", "", fmt.Errorf("%w: no %s below %s", gpu.ErrAbsent, libraryName, strings.Join(roots, " or "))
 }
 
 // Root returns where the driver is installed on the host: / if it is not there yet.

@@ -30,7 +30,7 @@ func TestLibraryIn(t *testing.T) {
 	}
 }
 
-// Each node is looked at for itself, and again: wherever its driver is, and whoever brings it, a daemon
+// Each node is looked at for itself, and again: wherever its driver is, a daemon
 // with the host's root finds it without a value, and needs no part of NVIDIA's runtime.
 func TestFind(t *testing.T) {
 	const library = "usr/lib64/" + libraryName

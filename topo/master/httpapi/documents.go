@@ -83,7 +83,9 @@ func (s *Server) along(now *snapshot.Snapshot, axis fabric.Axis) *fabric.Snapsho
 }
 
 // kept answers with the value of a version of the snapshot, which is encoded once.
-func (s *Server) kept(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot, version uint64, value func() any) {
+func (s *Server) kept(
+	w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot, version uint64, value func() any,
+) {
 	d, err := s.documents.get(r.URL.Path, version, func() (*document, error) {
 		return pack(func(w io.Writer) error { return json.NewEncoder(w).Encode(value()) })
 	})

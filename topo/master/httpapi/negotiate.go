@@ -45,7 +45,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string
 	}
 	h.Set("Content-Length", strconv.FormatInt(size, 10))
 	if r.Method != http.MethodHead {
-		_, _ = io.Copy(w, body) // An error means that the client is gone.
+		_, _ = io.CopyN(w, body, size) // An error means that the client is gone.
 	}
 }
 

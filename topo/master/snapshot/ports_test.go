@@ -26,7 +26,10 @@ func portsOf(tb testing.TB, f *fabrics.Fabric) *snapshot.Snapshot {
 		nodes[n.Name] = &informers.NodeState{
 			Name: n.Name, Node: &informers.Node{Name: n.Name, UID: "uid", Ready: true}, Report: report,
 		}
-		m.Put(fabric.Node{Name: n.Name, Ready: true, Report: report.Report})
+		m.Put(fabric.Node{
+			Name: n.Name, Ready: true, Report: report.Report,
+			Names: []string{f.Leaf(n.Group, 0, 0).Name}, // It decides between two groups with one cable each.
+		})
 	}
 	return &snapshot.Snapshot{Tree: m.Snapshot(time.Unix(1, 0)), Levels: levels, Nodes: table(nodes)}
 }

@@ -42,13 +42,14 @@ type limits struct {
 // limitsOf returns nil if the members have no limits.
 func limitsOf(g *Gang, q *Query, tried types.UID) *limits {
 	l, known := &limits{}, map[string]*limit{}
+	shared := slices.ContainsFunc(g.Members, func(m Member) bool { return m.Class.exclusive }) && sharedHostnames(q.Nodes)
 	for i := range g.Members {
 		m := &g.Members[i]
 		if l.order = append(l.order, i); m.Pod.UID == tried {
 			copy(l.order[1:], l.order)
 			l.order[0] = i
 		}
-		for _, c := range constraintsOf(m.Pod) {
+		for _, c := range constraintsOf(m.Pod, shared) {
 			// Text of API types that were read from JSON.
 			key, _ := json.Marshal([]any{m.Pod.Namespace, m.Class.Key, c})
 			if known[string(key)] == nil {
@@ -82,7 +83,21 @@ type constraint struct {
 	Spread *corev1.TopologySpreadConstraint
 }
 
-func constraintsOf(pod *corev1.Pod) (all []constraint) {
+// sharedHostnames reports whether two nodes have one label kubernetes.io/hostname, as when a kubelet was told the name
+// of another.
+func sharedHostnames(nodes []*Node) bool {
+	seen := make(map[string]bool, len(nodes))
+	for _, node := range nodes {
+		name, ok := node.Labels[corev1.LabelHostname]
+		if ok && seen[name] {
+			return true
+		}
+		seen[name] = true
+	}
+	return false
+}
+
+func constraintsOf(pod *corev1.Pod, sharedHostnames bool) (all []constraint) {
 	for i := range pod.Spec.TopologySpreadConstraints {
 		c := &pod.Spec.TopologySpreadConstraints[i]
 		if c.WhenUnsatisfiable != corev1.DoNotSchedule {
@@ -97,7 +112,7 @@ func constraintsOf(pod *corev1.Pod) (all []constraint) {
 		all = append(all, constraint{corev1.PodAffinityTerm{TopologyKey: c.TopologyKey, LabelSelector: selector}, c})
 	}
 	for _, term := range framework.GetPodAntiAffinityTerms(pod.Spec.Affinity) {
-		if term.TopologyKey == corev1.LabelHostname {
+		if term.TopologyKey == corev1.LabelHostname && !sharedHostnames {
 			continue // [Class] knows that two members never share a node.
 		}
 		if term.NamespaceSelector != nil {

@@ -121,6 +121,15 @@ func TestSpreadFindsRoom(t *testing.T) {
 	}
 }
 
+func byHost(p *corev1.Pod) {
+	p.Spec.TopologySpreadConstraints = nil
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
+		}},
+	}}
+}
+
 // TestLimits: what counts and what does not.
 func TestLimits(t *testing.T) {
 	honor, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
@@ -164,12 +173,20 @@ func TestLimits(t *testing.T) {
 				}},
 			}}
 		}, "n0 n2"},
+		"apart by a host name that two nodes share": {[]string{"same", "same", "b"}, []int{0, 0, 0}, 2, byHost, "n0 n2"},
+		"three of them": {
+			[]string{"same", "same", "b"},
+			[]int{0, 0, 0}, 3, byHost, "2 of 3 fit where their constraints on kubernetes.io/hostname let them",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := zoned(tt.zones, tt.old)
 			for i, zone := range tt.zones {
-				if zone == "t" {
+				switch zone {
+				case "t":
 					nodes[i].Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+				case "same":
+					nodes[i].Labels[corev1.LabelHostname] = "same"
 				}
 			}
 			g := Gang{MinMember: tt.pods}

@@ -130,7 +130,7 @@ func (p *Planner) Plan(r *Request) (out Plan) {
 // plan plans one gang, and adds what its members take to the reservations.
 func (p *Planner) plan(g *Gang, query *Query, tried types.UID) (Place, error) {
 	if need := max(1, g.MinMember); need > len(g.Members) {
-		return Place{}, fmt.Errorf("%d of %d pods exist", len(g.Members), need)
+		return Place{}, errors.New(gang.Incomplete(len(g.Members), need))
 	}
 	if n := g.kinds(); n > maxKinds {
 		return Place{}, fmt.Errorf(

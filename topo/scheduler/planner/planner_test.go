@@ -45,7 +45,7 @@ func TestGangWithoutPods(t *testing.T) {
 	r := newHunt(t, [][]string{nil}).request(1, 8)
 	r.Gangs[0].Members, r.Gangs[0].MinMember = nil, 0
 	p := newPlanner()
-	if reason := p.Plan(r).Reason; reason != "0 of 1 pods exist" {
+	if reason := p.Plan(r).Reason; reason != gang.Incomplete(0, 1) {
 		t.Errorf("%q", reason)
 	}
 	if _, err := p.Room(&r.Gangs[0], r.Nodes); err == nil || err.Error() != "the gang has no pods" {

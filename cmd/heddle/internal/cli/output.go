@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // The formats that every command has which prints objects, besides jsonpath=TEMPLATE.
@@ -78,16 +81,16 @@ func (o *Output) Print(c *cobra.Command, object any, table string) (err error) {
 		return fmt.Errorf("encode output: %w", err)
 	}
 	text := []byte(table)
-	switch o.Format {
-	case FormatJSON:
+	template, isPath := strings.CutPrefix(o.Format, jsonPathPrefix)
+	switch {
+	case o.Format == FormatJSON:
 		text = append(slices.Clip(o.encoded), '\n')
-	case FormatYAML:
+	case o.Format == FormatYAML:
 		text, err = yaml.JSONToYAML(o.encoded)
-	case FormatName:
+	case o.Format == FormatName:
 		text = []byte(strings.Join(append(slices.Clip(o.Names), ""), "\n"))
-	case FormatTable, FormatWide:
-	default:
-		text, err = jsonPath(o.encoded, strings.TrimPrefix(o.Format, jsonPathPrefix))
+	case isPath:
+		text, err = jsonPath(o.encoded, template)
 	}
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
@@ -127,7 +130,7 @@ func (o *Output) AddWatch(c *cobra.Command) {
 		if !*watch {
 			return run(c, args)
 		}
-		out, last := c.OutOrStdout(), []byte(nil)
+		out, last, between := c.OutOrStdout(), []byte(nil), ""
 		defer c.SetOut(out)
 		for {
 			var text bytes.Buffer
@@ -136,18 +139,13 @@ func (o *Output) AddWatch(c *cobra.Command) {
 				return err
 			}
 			if !bytes.Equal(last, o.encoded) {
-				if last != nil && o.Format == FormatTable {
-					text = *bytes.NewBufferString("\n" + text.String())
-				}
-				if _, err := text.WriteTo(out); err != nil {
+				if _, err := io.WriteString(out, between+text.String()); err != nil {
 					return fmt.Errorf("write output: %w", err)
 				}
-				last = o.encoded
+				last, between = o.encoded, "\n"
 			}
-			select {
-			case <-c.Context().Done():
+			if !notify.Sleep(c.Context(), watchInterval) {
 				return nil
-			case <-time.After(watchInterval):
 			}
 		}
 	}

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -52,11 +52,11 @@ reported on stderr.`,
 		if err != nil {
 			return err
 		}
-		text, err := render(subject, output.Format)
+		dump, err := machine.Encode(subject.Machine)
 		if err != nil {
-			return err
+			return fmt.Errorf("encode dump: %w", err)
 		}
-		if err := cli.Write(c, text); err != nil {
+		if err := output.Print(c, json.RawMessage(dump), render(subject, output.Format)); err != nil {
 			return err
 		}
 		for _, warning := range warnings(subject, output.Format) {
@@ -81,29 +81,19 @@ func warnings(s *source.Subject, format string) (all []string) {
 	return all
 }
 
-// render shows the subject in one of the formats. The dump has what was read;
-// in the others, HCAs have the roles that the configuration gives them.
-func render(s *source.Subject, format string) (string, error) {
+// render shows the subject in one of the formats for people. HCAs have the roles that the configuration gives them.
+func render(s *source.Subject, format string) string {
 	m := s.Config.WithRoles(s.Machine)
 	switch format {
-	case cli.FormatJSON, cli.FormatYAML:
-		b, err := machine.Encode(s.Machine)
-		if err == nil && format == cli.FormatYAML {
-			b, err = yaml.JSONToYAML(b)
-		}
-		if err != nil {
-			return "", fmt.Errorf("encode dump: %w", err)
-		}
-		return string(b), nil
 	case formatLabels:
-		return labelLines(s), nil
+		return labelLines(s)
 	case formatResources:
-		return resourceTable(s), nil
+		return resourceTable(s)
 	case formatMatrix:
-		return matrix(m), nil
+		return matrix(m)
 	}
 	missing := labels.Compute(s.Machine, &s.Config, host.Vendors()).Problems
-	return table(m, doctor.Problems(s.Machine, &s.Config, missing), format == cli.FormatWide), nil
+	return table(m, doctor.Problems(s.Machine, &s.Config, missing), format == cli.FormatWide)
 }
 
 // labelLines renders what feature-discovery would put on the Node: sorted
