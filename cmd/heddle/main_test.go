@@ -29,11 +29,11 @@ func TestExitCodes(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{"no command", nil, 2, "", "heddle: no command\nSee 'heddle --help' for usage.\n"},
+		{"no command", nil, 2, "", "heddle: no command\nSee 'heddle --help' for usage\n"},
 		{"unknown command", []string{"topology"}, 2, "", `heddle: unknown command "topology" for "heddle"`},
 		{"a similar command", []string{"staus"}, 2, "", "Did you mean this?\n\tstatus\n"},
 		{"a similar command of a command", []string{"gpu", "lst"}, 2, "", "Did you mean this?\n\tlist\n"},
-		{"unknown flag", []string{"inspect", "--format"}, 2, "", "heddle: unknown flag: --format\nSee 'heddle inspect --help' for usage.\n"},
+		{"unknown flag", []string{"inspect", "--format"}, 2, "", "heddle: unknown flag: --format\nSee 'heddle inspect --help' for usage\n"},
 		{"a similar flag", []string{"doctor", "--nodes=x"}, 2, "", "Did you mean this?\n\t--node"},
 		{"an argument too few", []string{"gpu", "cordon", "n"}, 2, "", "Usage: heddle gpu cordon NODE GPU..."},
 		{"unknown format", []string{"inspect", "-o", "xml"}, 2, "", "not one of table, wide, json, yaml, labels, resources, matrix, jsonpath=TEMPLATE\n"},

@@ -247,7 +247,7 @@ func (p *Publisher) processes(r *Round) (all []release.Process, unseen string) {
 	case err != nil:
 		return nil, err.Error()
 	case hidden > 0:
-		unseen = fmt.Sprintf("%d processes could not be looked into, which takes gpuDevice.driverAccess: host", hidden)
+		unseen = fmt.Sprintf("%d processes could not be looked into, which takes driver.access: auto", hidden)
 	}
 	for _, o := range found {
 		one := release.Process{PID: o.PID, Command: o.Command, Devices: o.Paths}

@@ -131,6 +131,11 @@ func (x *Matrix) RailOrder() []int {
 		known := class.Kind != Unknown && len(near) > 0
 		isAfter := func(gpu int) bool { return machine.ComparePCI(x.Devices[gpu].PCI, d.PCI) > 0 }
 		switch at := slices.IndexFunc(near, isAfter); {
+		case known && class.Kind == SYS && !switches: // No GPU of its NUMA node is left.
+			p.gpu = -1
+			if n := len(all); n > 0 {
+				p.gpu = all[n-1].gpu
+			}
 		case known && (class.Kind >= PXB || !switches):
 			p.gpu = float64(near[0])
 		case known && at >= 0:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/fabrics"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
@@ -99,6 +100,29 @@ func TestRacksAcrossLeafGroups(t *testing.T) {
 				t.Errorf("kind=nvlink selects %d of %d racks", got, len(tt.nvlink["nvlink"]))
 			}
 		})
+	}
+}
+
+// A node that reports the NVLink domain of another rack, or of another product, takes nothing from that.
+func TestForeignNVLinkDomain(t *testing.T) {
+	t.Parallel()
+	for what, odd := range map[string]func(spec *v1alpha1.NodeTopologySpec){
+		"another rack's":    func(spec *v1alpha1.NodeTopologySpec) { spec.NVLinkDomain = "rack.00" },
+		"another product's": func(spec *v1alpha1.NodeTopologySpec) { spec.Accelerators[0].Product = "NVIDIA-H100" },
+	} {
+		nodes := trays(54, 18)
+		spec := nodes[20].Report.Spec()
+		odd(spec)
+		nodes[20].Report = read(spec)
+		s := put(newMap(fabric.Preset(fabric.ModeAuto, 0)...), nodes...)
+		want := map[string][]int{"leaf": {18, 17, 18}, "nvlink": {18, 17, 18}}
+		if diff := cmp.Diff(want, shape(s.Child)); diff != "" || len(s.Crossing) > 0 {
+			t.Errorf("%s: %d crossing domains (-want +got):\n%s", what, len(s.Crossing), diff)
+		}
+		list := s.Findings()
+		if len(list) != 1 || list[0].Node != nodes[20].Name || list[0].Kind != fabric.BadPath || list[0].Other != spec.NVLinkDomain {
+			t.Errorf("%s: findings %+v", what, list)
+		}
 	}
 }
 

@@ -60,6 +60,7 @@ type node struct {
 	path    []string
 	badPath bool
 	nvlink  string // Its domain.
+	alien   bool   // The domain is of others.
 	// print is another one after each change of what the node's element follows from.
 	print uint64
 
@@ -73,6 +74,8 @@ type node struct {
 	home  *domain
 	// dissent are the levels at which other nodes contradict its path, by bit.
 	dissent uint32
+	// waits is when a finding makes it Degraded, zero without one that waits.
+	waits time.Time
 	// beat is the fault of its heartbeat, shown its last element.
 	beat  Reason
 	shown *Element
@@ -150,7 +153,8 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 		b.now = now
 	}
 	for _, n := range b.order {
-		if beat := b.heartbeat(n); beat != n.beat {
+		beat, settled := b.heartbeat(n), !n.waits.IsZero() && !b.now.Before(n.waits)
+		if beat != n.beat || settled {
 			n.beat, n.print, b.changed = beat, newPrint(), true
 		}
 	}
@@ -171,7 +175,7 @@ func (b *Builder) build() {
 	t.rename(b.tree, b.symbols.ids)
 	parallel(len(b.order), func(from, to int32) {
 		for _, n := range b.order[from:to] {
-			n.show(&b.symbols)
+			n.show(&b.symbols, b.now)
 		}
 	})
 	crossing := t.compose(b.tree)

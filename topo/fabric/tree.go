@@ -56,6 +56,7 @@ func newTree(levels []Level, nodes []*node, last *tree) *tree {
 	for range levels {
 		t.domains = append(t.domains, map[key]*domain{})
 	}
+	findAliens(nodes)
 	before := make([]*domain, len(levels))
 	for _, n := range nodes {
 		t.join(n, before, last)
@@ -102,15 +103,55 @@ func (t *tree) join(n *node, before []*domain, last *tree) {
 	}
 }
 
+// claimed describes who reports an NVLink domain.
+type claimed struct {
+	nodes    int
+	products tally[string]
+	groups   tally[*leafGroup]
+}
+
+// findAliens finds the nodes that report an NVLink domain of others: with another product than most, or
+// alone in a leaf group where another domain has exactly one node too few.
+func findAliens(nodes []*node) {
+	domains, inside := map[string]*claimed{}, map[*leafGroup]*tally[string]{}
+	for _, n := range nodes {
+		if n.alien = false; n.nvlink == "" {
+			continue
+		}
+		d := domains[n.nvlink]
+		if d == nil {
+			d = &claimed{}
+			domains[n.nvlink] = d
+		}
+		d.nodes++
+		d.products.add(n.Report.Product(), 1)
+		d.groups.add(n.group, 1)
+		if inside[n.group] == nil {
+			inside[n.group] = &tally[string]{}
+		}
+		inside[n.group].add(n.nvlink, 1)
+	}
+	for _, n := range nodes {
+		d := domains[n.nvlink]
+		if d == nil || d.nodes <= few {
+			continue
+		}
+		product, other := d.products.most(strings.Compare), inside[n.group].most(strings.Compare)
+		n.alien = 2*int(d.products.count(product)) > d.nodes && n.Report.Product() != product ||
+			n.group != nil && d.groups.count(n.group) == 1 && other != n.nvlink && domains[other].nodes+2 == d.nodes
+	}
+}
+
 // key returns the key of the node's domain in a level, or an empty key.
 func (n *node) key(levels []Level, level int) key {
 	switch l := levels[level]; {
 	case n.path != nil && n.path[level] != "":
 		return key{keyPath, n.path[level]}
 	case l.Otherwise && n.path != nil:
-	case l.By == ByNVLink || l.By == ByBlock && n.nvlink != "":
+	case !n.alien && (l.By == ByNVLink || l.By == ByBlock && n.nvlink != ""):
 		return key{keyNVLink, n.nvlink}
 	case n.group == nil:
+	case l.By == ByNVLink:
 	case l.By == ByLeaf:
 		return key{keySwitch, n.group.key}
 	case l.By == BySpine:

@@ -74,7 +74,8 @@ func (s *story) run(ctx context.Context) error {
 			title: "What next",
 			do: func(ctx context.Context) error {
 				s.cluster.report(&wrong) // For those who look at the page now.
-				return errors.Join(s.cluster.until(ctx, "the finding", found(1)), s.next())
+				s.next()
+				return s.cluster.until(ctx, "the finding", found(1))
 			},
 		},
 	} {
@@ -185,7 +186,7 @@ func (s *story) mapped(ctx context.Context) error {
 }
 
 // next shows what can be done next.
-func (s *story) next() error {
+func (s *story) next() {
 	if s.pause > 0 {
 		s.print("The page stays at %s/ until Ctrl-C, with the cable in the wrong switch again, and with giant, which\n"+
 			"shows its reason when you choose it. In another terminal:\n\n"+
@@ -195,5 +196,4 @@ func (s *story) next() error {
 	}
 	s.print("%[1]s doctor    # what is wrong on this machine; %[1]s inspect: what it has\n"+
 		"make demo            # a real one-node Kubernetes with such machines\n", heddle)
-	return nil
 }

@@ -215,7 +215,7 @@ func TestDiscoverReportsWhatIsWrong(t *testing.T) {
 			peer: script{attrNodeInfo: reply(info(func(d *data) { d[2] = byte(CA) })), attrNodeDesc: description("")},
 		},
 		{
-			name: "no answer", port: port, reason: mkey{}.blame(fmt.Errorf("NodeInfo: %w", errNoAnswer), false).Error(),
+			name: "no answer", port: port, reason: mkey{}.blame(fmt.Errorf("NodeInfo: %w", errNoAnswer)).Error(),
 			peer: script{attrNodeInfo: func(m mad) (mad, syscall.Errno) { return m, syscall.ETIMEDOUT }}, absent: map[worker.PortKey]worker.Absence{port.Key(): worker.Unavailable},
 		},
 		{

@@ -68,20 +68,15 @@ func readKey(path string) (uint64, error) {
 	return value, nil
 }
 
-// blame states why SMPs may go unanswered.
-func (k mkey) blame(err error, ownAnswers bool) error {
+// blame states why SMPs may be rejected or go unanswered.
+func (k mkey) blame(err error) error {
 	switch {
-	case errors.Is(err, errStatus) && k.file != "":
-		return fmt.Errorf("%w; is the M_Key of file %s this fabric's?", err, k.file)
-	case !errors.Is(err, errNoAnswer):
+	case !errors.Is(err, errStatus) && !errors.Is(err, errNoAnswer):
 		return err
-	case k.file != "" && ownAnswers:
-		return fmt.Errorf("%w from the switch with the M_Key of file %s: is it this fabric's?", err, k.file)
 	case k.file != "":
-		return fmt.Errorf("%w, not even from the HCA's own port: the M_Key of file %s is not this fabric's", err, k.file)
-	case ownAnswers:
-		return fmt.Errorf("%w from the switch; if an M_Key protects it, name that in the worker's Secret", err)
+		return fmt.Errorf("%w; is the M_Key of file %s this fabric's?", err, k.file)
+	case errors.Is(err, errNoAnswer):
+		return fmt.Errorf("%w; if an M_Key protects the fabric, name it in the worker's Secret", err)
 	}
-	return fmt.Errorf(
-		"%w, not even from the HCA's own port: an M_Key protects the fabric; name it in the worker's Secret", err)
+	return err
 }

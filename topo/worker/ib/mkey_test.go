@@ -41,16 +41,9 @@ func TestProtectedFabrics(t *testing.T) {
 			name: "of two fabrics", subnet: "fec0000000000001", own: true,
 			files: map[string]string{"default": "1", "fec0000000000001": "1234567890abcdef"},
 		},
-		{name: "none", own: true, reason: "NodeInfo: no answer, not even from the HCA's own port: an M_Key protects the fabric"},
-		{name: "none, for the switch", reason: "NodeInfo: no answer from the switch; if an M_Key protects it"},
-		{
-			name: "another fabric's", files: map[string]string{"default": "7"}, own: true,
-			reason: "not even from the HCA's own port: the M_Key of file default is not this fabric's",
-		},
-		{
-			name: "another switch's", files: map[string]string{"default": "7"},
-			reason: "no answer from the switch with the M_Key of file default: is it this fabric's?",
-		},
+		{name: "none", own: true, reason: "NodeInfo: no answer; if an M_Key protects the fabric, name it in the worker's Secret"},
+		{name: "another fabric's", files: map[string]string{"default": "7"}, own: true, reason: "no answer; is the M_Key of file default this fabric's?"},
+		{name: "another switch's", files: map[string]string{"default": "7"}, reason: "no answer; is the M_Key of file default this fabric's?"},
 		{name: "no key", files: map[string]string{"default": "secret"}, reason: "M_Key default: it is not a number of 1 to 16"},
 		{
 			name: "of another name only", files: map[string]string{"fec0000000000002": "1"}, subnet: "fec0000000000001", own: true,

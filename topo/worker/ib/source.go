@@ -139,7 +139,7 @@ func (s *Source) neighbor(ctx context.Context, p *worker.Port) (n Node, err erro
 			return err
 		}
 		if err != nil {
-			return u.key.blame(err, errors.Is(err, errNoAnswer) && u.answers(ctx))
+			return u.key.blame(err)
 		}
 		if n.Name, err = u.nodeDescription(ctx, port); errors.Is(err, errStatus) {
 			return nil
@@ -147,12 +147,6 @@ func (s *Source) neighbor(ctx context.Context, p *worker.Port) (n Node, err erro
 		return err
 	})
 	return n, err
-}
-
-// answers reports whether the port's own agent does: the request goes nowhere.
-func (u *UMAD) answers(ctx context.Context) bool {
-	_, err := u.nodeInfo(ctx)
-	return !errors.Is(err, errNoAnswer)
 }
 
 // cannotAsk reports whether an error comes from a port without an SMI. Some

@@ -67,7 +67,7 @@ func TestExit(t *testing.T) {
 			"a busy address has its own", &net.OpError{Op: "listen", Err: errors.New("in use")}, 2,
 			"heddle: listen: in use\n",
 		},
-		{"usage", UsageErrorf(&cobra.Command{Use: "inspect"}, "no such flag"), 2, "heddle: no such flag\nSee 'inspect --help' for usage.\n"},
+		{"usage", UsageErrorf(&cobra.Command{Use: "inspect"}, "no such flag"), 2, "heddle: no such flag\nSee 'inspect --help' for usage\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stderr strings.Builder

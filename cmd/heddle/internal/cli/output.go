@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // The formats that every command has which prints objects, besides jsonpath=TEMPLATE.
@@ -127,7 +130,7 @@ func (o *Output) AddWatch(c *cobra.Command) {
 		if !*watch {
 			return run(c, args)
 		}
-		out, last := c.OutOrStdout(), []byte(nil)
+		out, last, between := c.OutOrStdout(), []byte(nil), ""
 		defer c.SetOut(out)
 		for {
 			var text bytes.Buffer
@@ -136,18 +139,13 @@ func (o *Output) AddWatch(c *cobra.Command) {
 				return err
 			}
 			if !bytes.Equal(last, o.encoded) {
-				if last != nil && o.Format == FormatTable {
-					text = *bytes.NewBufferString("\n" + text.String())
-				}
-				if _, err := text.WriteTo(out); err != nil {
+				if _, err := io.WriteString(out, between+text.String()); err != nil {
 					return fmt.Errorf("write output: %w", err)
 				}
-				last = o.encoded
+				last, between = o.encoded, "\n"
 			}
-			select {
-			case <-c.Context().Done():
+			if !notify.Sleep(c.Context(), watchInterval) {
 				return nil
-			case <-time.After(watchInterval):
 			}
 		}
 	}

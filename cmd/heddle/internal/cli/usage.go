@@ -14,7 +14,7 @@ const Width = 80
 
 // UsageErrorf returns an error of the command line, in the words of kubectl.
 func UsageErrorf(c *cobra.Command, format string, args ...any) error {
-	return fmt.Errorf("%w\nSee '%s --help' for usage.", fmt.Errorf(format, args...), c.CommandPath())
+	return fmt.Errorf("%w\nSee '%s --help' for usage", fmt.Errorf(format, args...), c.CommandPath())
 }
 
 // NeedCommand is the RunE of commands that only have others below them.

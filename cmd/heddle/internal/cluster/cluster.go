@@ -56,13 +56,14 @@ func (f *Flags) RegisterVisible(set *pflag.FlagSet) {
 		"how `long` one request to a server may take, such as 5s; default 30s, 0: no limit"
 	user, server, context := &flags.AuthOverrideFlags, &flags.ClusterOverrideFlags, &flags.ContextOverrideFlags
 	user.Impersonate.LongName, user.Impersonate.Description = "as", "`user` to impersonate"
-	user.ImpersonateGroups.LongName, user.ImpersonateGroups.Description = "as-group", "`group` to impersonate, may be repeated"
+	user.ImpersonateGroups.LongName = "as-group"
+	user.ImpersonateGroups.Description = "`group` to impersonate, may be repeated"
 	server.APIServer.LongName, server.APIServer.ShortName = "server", "s"
 	server.APIServer.Description = "`URL` of the API server"
 	context.ClusterName.LongName, context.ClusterName.Description = "cluster", "`name` of the kubeconfig's cluster"
 	context.Namespace.LongName, context.Namespace.ShortName = "namespace", "n"
-	context.Namespace.Description = "`namespace` of a pod or gang; of heddle itself (status, support-bundle, uninstall, version): " +
-		"default heddle-system"
+	context.Namespace.Description = "`namespace` of a pod or gang; " +
+		"of heddle itself (status, support-bundle, uninstall, version): default heddle-system"
 	clientcmd.BindOverrideFlags(&f.overrides, set, flags)
 }
 

@@ -139,11 +139,12 @@ func (r *Result) hamiNode(entry *section) {
 	if fmt.Sprint(entry.fields["devicecorescaling"]) == "1" {
 		delete(entry.fields, "devicecorescaling")
 	}
-	filter := entry.sub("filterdevices")
-	for _, key := range []string{"uuid", "index"} {
-		if list, ok := filter.fields[key].([]any); ok && len(list) == 0 {
-			delete(filter.fields, key)
-		}
+	filter := entry.sub("filterdevices") // GPUs that HAMi leaves alone.
+	if uuids := take[[]any](filter, "uuid"); len(uuids) > 0 {
+		r.keys["gpus"] = map[string]any{"exclude": append(uuids, string(config.ExcludeDisplay))}
+	}
+	if list, ok := filter.fields["index"].([]any); ok && len(list) == 0 { // Indices change when a GPU is lost.
+		delete(filter.fields, "index")
 	}
 	if len(sgpu) > 0 {
 		r.keys["sgpu"] = sgpu

@@ -15,33 +15,19 @@ import (
 func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 	near := nearGPUs(m)
 	switches := slices.ContainsFunc(near, func(names string) bool { return names != "" })
-	layers, models, rate := map[string]int{}, map[string]int{}, 0.0
-	var best *machine.HCA
+	usual := usualOf(m, near)
 	var fabric, beside []string
-	far, named := true, true
+	named := true
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
 		switch {
 		case h.PhysFn != "":
 		case h.Role == machine.RoleFabric:
 			_, isNamed := set.Of(h)
-			fabric, far, named = append(fabric, h.Name), far && near[i] == "", named && isNamed
-			layers[layerOf(h)]++
-			models[modelOf(h)]++
-			if r := activeRate(h); r > 0 && (rate == 0 || r < rate) {
-				rate = r
-			}
-			if best == nil || activeRate(h) > activeRate(best) {
-				best = h
-			}
+			fabric, named = append(fabric, h.Name), named && isNamed
 		case h.Role == machine.RoleStorage && near[i] != "":
 			beside = append(beside, h.Name)
 		}
-	}
-	usual := like{mostOf(layers), mostOf(models), "most", rate, !far}
-	if n := len(fabric); !far && (n == 2 || n == 3) && (usual.layer == "" || usual.model == "") {
-		usual.layer, usual.model = cmp.Or(usual.layer, layerOf(best)), cmp.Or(usual.model, modelOf(best))
-		usual.who = "other"
 	}
 	for i := range m.HCAs {
 		h := &m.HCAs[i]
@@ -49,7 +35,7 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 			l.closeCall(h, usual, cmp.Or(near[i], "no GPU, as all HCAs here"), !switches || near[i] != "")
 		}
 	}
-	if len(fabric) == 0 || !far || len(beside) == 0 {
+	if len(fabric) == 0 || usual.near || len(beside) == 0 {
 		return
 	}
 	add := l.problem
@@ -59,6 +45,35 @@ func (l *Findings) roles(m *machine.Machine, set *config.Roles) {
 	add("fabric HCAs", "If those next to GPUs are the rails: rdma.roles.fabric: ["+strings.Join(beside, ", ")+"].",
 		"none of %s shares a PCIe switch with a GPU, while %s of role storage do",
 		strings.Join(fabric, ", "), strings.Join(beside, ", "))
+}
+
+// usualOf describes the HCAs of the fabric. near has the GPUs next to each HCA.
+func usualOf(m *machine.Machine, near []string) like {
+	usual := like{who: "most"}
+	layers, models, n := map[string]int{}, map[string]int{}, 0
+	var best *machine.HCA
+	for i := range m.HCAs {
+		h := &m.HCAs[i]
+		if h.PhysFn != "" || h.Role != machine.RoleFabric {
+			continue
+		}
+		n++
+		usual.near = usual.near || near[i] != ""
+		layers[layerOf(h)]++
+		models[modelOf(h)]++
+		if r := activeRate(h); r > 0 && (usual.rate == 0 || r < usual.rate) {
+			usual.rate = r
+		}
+		if best == nil || activeRate(h) > activeRate(best) {
+			best = h
+		}
+	}
+	usual.layer, usual.model = mostOf(layers), mostOf(models)
+	if usual.near && (n == 2 || n == 3) && (usual.layer == "" || usual.model == "") {
+		usual.layer, usual.model = cmp.Or(usual.layer, layerOf(best)), cmp.Or(usual.model, modelOf(best))
+		usual.who = "other"
+	}
+	return usual
 }
 
 // like describes most HCAs of the fabric, or of two or three the fastest: their kind, and the lowest rate of the

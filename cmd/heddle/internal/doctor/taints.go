@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -22,10 +20,10 @@ import (
 func taintsCommand(api *cluster.Flags) *cobra.Command {
 	c := &cobra.Command{
 		Use: "taints", Short: "Show which pods a taint would keep from a node", Args: cobra.NoArgs,
-		Long: `Show the pods on a Node, by owner, that do not tolerate the taint that a key
-under "taints" in the configuration would set. They cannot be scheduled there
-again; they keep running, unless the configured effect is NoExecute. Exit code
-1 if there are any.`,
+		Long: `Show the pods on a Node that do not tolerate the taint which a key of the
+section taints of the configuration would set. They cannot be scheduled there
+again; they keep running, unless the configured effect is NoExecute. Exit code 1
+if there are any.`,
 		Example: "  heddle doctor taints --if gpuProduct --node gpu-1",
 	}
 	key := c.Flags().String("if", "", "`key` of the taint: gpuProduct, usage or controlPlane")
@@ -56,7 +54,8 @@ again; they keep running, unless the configured effect is NoExecute. Exit code
 			return cli.UsageErrorf(c, "%w", err)
 		}
 		if !ok {
-			return output.Print(c, blocked{Pods: []Group{}}, fmt.Sprintf("Node %s has no label %s, so %s would set no taint.\n",
+			return output.Print(c, blocked{Pods: []blockedPod{}}, fmt.Sprintf(
+				"Node %s has no label %s, so %s would set no taint.\n",
 				node.Name, taint.Key, *key))
 		}
 		pods, err := cluster.Pods(c.Context(), client, node.Name)
@@ -71,7 +70,14 @@ again; they keep running, unless the configured effect is NoExecute. Exit code
 // blocked is the output of `heddle doctor taints` as an object.
 type blocked struct {
 	Taint *corev1.Taint `json:"taint"`
-	Pods  []Group       `json:"pods"`
+	Pods  []blockedPod  `json:"pods"`
+}
+
+// blockedPod is a pod that does not tolerate the taint. Owner is kind/name of its controller, empty without one.
+type blockedPod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Owner     string `json:"owner,omitempty"`
 }
 
 // wouldBe returns the taint that a key of the configuration sets. Its value is that
@@ -93,20 +99,16 @@ func wouldBe(c *config.NodeConfig, key string, labels map[string]string) (taint 
 	return taint, ok, nil
 }
 
-func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Taint, groups []Group) error {
+func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Taint, pods []blockedPod) error {
 	text := taint.ToString()
-	if len(groups) == 0 {
-		return o.Print(c, blocked{&taint, groups}, fmt.Sprintf("Every pod on Node %s tolerates %s.\n", node, text))
+	if len(pods) == 0 {
+		return o.Print(c, blocked{&taint, pods}, fmt.Sprintf("Every pod on Node %s tolerates %s.\n", node, text))
 	}
-	rows := [][]string{{"OWNER", "NAMESPACE", "NAME", "PODS"}}
-	for _, g := range groups {
-		shown := 4
-		if o.Wide() {
-			shown = len(g.Pods)
-		}
-		rows = append(rows, []string{g.Kind, g.Namespace, g.Name, cli.First(g.Pods, shown, " ")})
+	rows := [][]string{{"NAMESPACE", "NAME", "OWNER"}}
+	for _, p := range pods {
+		rows = append(rows, []string{p.Namespace, p.Name, cmp.Or(p.Owner, "-")})
 	}
-	problems, fate := len(groups), "these could not come back"
+	problems, fate := len(pods), "these could not come back"
 	switch taint.Effect {
 	case corev1.TaintEffectNoExecute:
 		fate = "these would be evicted at once and could not come back"
@@ -114,30 +116,16 @@ func reportBlocked(c *cobra.Command, o *cli.Output, node string, taint corev1.Ta
 		problems, fate = 0, "these could come back, if no other node takes them"
 	case corev1.TaintEffectNoSchedule:
 	}
-	return o.PrintFindings(c, blocked{&taint, groups}, fmt.Sprintf(
+	return o.PrintFindings(c, blocked{&taint, pods}, fmt.Sprintf(
 		"With the taint %s on Node %s, %s:\n\n%s\nWhat they would need:\n\n"+
 			"  tolerations:\n  - {key: %s, operator: Exists, effect: %s}\n",
 		text, node, fate, cli.Table(rows), taint.Key, taint.Effect), problems)
 }
 
-// Owner is the controller of a pod: a DaemonSet, a Deployment, or the pod itself.
-type Owner struct {
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-}
-
-// Group is an owner with the sorted names of its affected pods.
-type Group struct {
-	Owner
-	Pods []string `json:"pods"`
-}
-
-// blockedBy returns, by owner, the pods that could not be scheduled to a node
-// with this taint: DaemonSets first, then by kind, namespace and name. Pods
-// that have ended do not come back anyway, and static pods ask no scheduler.
-func blockedBy(pods []corev1.Pod, taint corev1.Taint) []Group {
-	byOwner := map[Owner][]string{}
+// blockedBy returns the pods that could not be scheduled to a node with this taint. Pods that have ended do not
+// come back anyway, and static pods ask no scheduler.
+func blockedBy(pods []corev1.Pod, taint corev1.Taint) []blockedPod {
+	all := []blockedPod{}
 	for i := range pods {
 		p := &pods[i]
 		// The numeric operators are for numbers, which the values of heddle's taints are not.
@@ -145,35 +133,11 @@ func blockedBy(pods []corev1.Pod, taint corev1.Taint) []Group {
 		if cluster.Ended(p) || cluster.IsStatic(p) || tolerates {
 			continue
 		}
-		o := ownerOf(p)
-		byOwner[o] = append(byOwner[o], p.Name)
-	}
-	groups := make([]Group, 0, len(byOwner))
-	for o, names := range byOwner {
-		slices.Sort(names)
-		groups = append(groups, Group{o, names})
-	}
-	slices.SortFunc(groups, func(a, b Group) int {
-		// DaemonSets first: nothing else moves to another node in their place.
-		kind := func(g Group) string { return strings.TrimPrefix(g.Kind, "DaemonSet") }
-		return cmp.Or(strings.Compare(kind(a), kind(b)),
-			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return groups
-}
-
-// ownerOf names the controller of a pod. A ReplicaSet that a Deployment made
-// is named as the Deployment with the pods' template hash after it; the
-// Deployment is the name that people know.
-func ownerOf(p *corev1.Pod) Owner {
-	c := metav1.GetControllerOfNoCopy(p)
-	if c == nil {
-		return Owner{"Pod", p.Namespace, p.Name}
-	}
-	if hash := p.Labels["pod-template-hash"]; c.Kind == "ReplicaSet" && hash != "" {
-		if name, ok := strings.CutSuffix(c.Name, "-"+hash); ok {
-			return Owner{"Deployment", p.Namespace, name}
+		owner := ""
+		if o := metav1.GetControllerOfNoCopy(p); o != nil {
+			owner = o.Kind + "/" + o.Name
 		}
+		all = append(all, blockedPod{p.Namespace, p.Name, owner})
 	}
-	return Owner{c.Kind, p.Namespace, c.Name}
+	return all
 }

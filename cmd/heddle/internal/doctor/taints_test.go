@@ -11,50 +11,20 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 )
 
-func TestBlockedGroupsByOwner(t *testing.T) {
-	pods := []corev1.Pod{
-		pod("default", "train-0", nil),
-		pod("web", "shop-7f9c-b", func(p *corev1.Pod) {
-			owned("ReplicaSet", "shop-7f9c")(p)
-			p.Labels = map[string]string{"pod-template-hash": "7f9c"}
-		}),
-		pod("web", "shop-7f9c-a", func(p *corev1.Pod) {
-			owned("ReplicaSet", "shop-7f9c")(p)
-			p.Labels = map[string]string{"pod-template-hash": "7f9c"}
-		}),
-		pod("ml", "job-x", owned("Job", "job")),
-		pod("ml", "done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
-		pod("monitoring", "node-exporter-q", owned("DaemonSet", "node-exporter")),
-		pod("kube-system", "etcd-gpu-1", func(p *corev1.Pod) {
-			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-		}),
-		pod("kube-system", "kube-proxy-z", func(p *corev1.Pod) {
-			owned("DaemonSet", "kube-proxy")(p)
-			tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})(p)
-		}),
-	}
-	taint := corev1.Taint{Key: "nvidia.com/gpu.product", Value: "NVIDIA-H20", Effect: corev1.TaintEffectNoSchedule}
-	want := []Group{
-		{Owner{"DaemonSet", "monitoring", "node-exporter"}, []string{"node-exporter-q"}},
-		{Owner{"Deployment", "web", "shop"}, []string{"shop-7f9c-a", "shop-7f9c-b"}},
-		{Owner{"Job", "ml", "job"}, []string{"job-x"}},
-		{Owner{"Pod", "default", "train-0"}, []string{"train-0"}},
-	}
-	if diff := cmp.Diff(want, blockedBy(pods, taint)); diff != "" {
-		t.Errorf("groups (-want +got):\n%s", diff)
-	}
-}
-
 func TestTaintsThroughTheAPI(t *testing.T) {
 	pods := []corev1.Pod{
 		pod("monitoring", "node-exporter-q", owned("DaemonSet", "node-exporter")),
 		pod("kube-system", "kube-proxy-z", tolerating(corev1.Toleration{Operator: corev1.TolerationOpExists})),
+		pod("ml", "done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
+		pod("kube-system", "etcd-gpu-1", func(p *corev1.Pod) {
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+		}),
 	}
 	config := serve(t, h20Node(), pods)
 	out, err := doctor(t, "taints", "--if", "gpuProduct", "--node", "gpu-1", "--kubeconfig", config)
 	want := "With the taint nvidia.com/gpu.product=NVIDIA-H20:NoSchedule on Node gpu-1, these could not come back:\n\n" +
-		"OWNER      NAMESPACE   NAME           PODS\n" +
-		"DaemonSet  monitoring  node-exporter  node-exporter-q\n\n" +
+		"NAMESPACE   NAME             OWNER\n" +
+		"monitoring  node-exporter-q  DaemonSet/node-exporter\n\n" +
 		"What they would need:\n\n" +
 		"  tolerations:\n  - {key: nvidia.com/gpu.product, operator: Exists, effect: NoSchedule}\n"
 	if diff := cmp.Diff(want, out); diff != "" || !errors.Is(err, cli.ErrFindings) {

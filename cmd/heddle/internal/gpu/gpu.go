@@ -184,7 +184,8 @@ func nodesOf(ctx context.Context, client rest.Interface, names []string, selecto
 		}
 		return []corev1.Node{*node}, nil
 	}
-	list, err := cluster.Read[corev1.NodeList](ctx, client.Get().Resource("nodes").Param("labelSelector", selector), "Nodes")
+	request := client.Get().Resource("nodes").Param("labelSelector", selector)
+	list, err := cluster.Read[corev1.NodeList](ctx, request, "Nodes")
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,8 @@ in contents.json, and is not an error. Unpacked, heddle inspect
 		case name == "":
 			name = "heddle.tar.gz"
 		}
-		g := &gathering{files: files{content: map[string][]byte{}}, command: c, namespace: at.Given(cluster.System), version: version}
+		g := &gathering{files: files{content: map[string][]byte{}}, command: c, version: version}
+		g.namespace = at.Given(cluster.System)
 		made := time.Now()
 		g.all(&at, *node, made)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

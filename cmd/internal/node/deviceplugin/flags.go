@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"sync"
 	"time"
 
@@ -124,7 +123,6 @@ type limiter struct {
 type seen struct {
 	enforce config.Enforce
 	driver  string
-	facts   enforce.Facts
 }
 
 // newLimiter returns a limiter.
@@ -181,22 +179,18 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := seen{enforce: c.SGPU.Enforce, driver: m.Driver.Version}
-	same := now.enforce == l.last.enforce && now.driver == l.last.driver
-	if !same || time.Since(l.at) >= factsEvery {
-		l.host.Library, l.host.Hook = c.SGPU.Enforce.PreloadLibrary, l.driver.Hook
-		l.host.DriverRoot = nvml.Root(l.driver)
-		if l.driver.Hook == gpu.AutoHook {
-			l.host.Hook = nvml.FindHook(l.host.Root)
-		}
-		now.facts = l.host.Read(m, c.Shares)
-		l.at = time.Now()
-		if !reflect.DeepEqual(now, l.last) {
-			l.last = now
-			return l.Limiter.Configure(&now.enforce, &now.facts)
-		}
+	if now == l.last && time.Since(l.at) < factsEvery {
+		_, err := l.Choice()
+		return err
 	}
-	_, err := l.Choice()
-	return err
+	l.last, l.at = now, time.Now()
+	l.host.Library, l.host.Hook = c.SGPU.Enforce.PreloadLibrary, l.driver.Hook
+	l.host.DriverRoot = nvml.Root(l.driver)
+	if l.driver.Hook == gpu.AutoHook {
+		l.host.Hook = nvml.FindHook(l.host.Root)
+	}
+	facts := l.host.Read(m, c.Shares)
+	return l.Limiter.Configure(&now.enforce, &facts)
 }
 
 // NewMPS returns heddle-mps of this version: it runs MPS daemons, which outlive updates of the
