@@ -126,7 +126,7 @@ func one(tb testing.TB) *snapshot.Latest {
 	latest := snapshot.NewLatest()
 	latest.Set(&snapshot.Snapshot{
 		Generation: 1, Levels: levels, Tree: m.Snapshot(time.Unix(1, 0)),
-		Nodes: snapshot.Table[*informers.NodeState]{n1},
+		Nodes: snapshot.Table[*informers.NodeState]{"n1": n1},
 	})
 	return latest
 }

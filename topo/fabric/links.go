@@ -15,6 +15,8 @@ const (
 	// trusted is the least confidence, in percent, with which a switch counts; 0
 	// means that the source does not grade.
 	trusted = 50
+	// ambiguous is the confidence in a switch that is one of several on a cable: it accuses nobody.
+	ambiguous = 60
 )
 
 // links holds a node's cables by one report. It is immutable.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -102,7 +103,9 @@ func (b *Builder) Run(ctx context.Context) error {
 func (b *Builder) setLevels(levels []fabric.Level) {
 	b.fabric, b.levels, b.discovered = fabric.New(levels), levels, nil
 	if b.last != nil {
-		b.put(b.last.Nodes)
+		b.put(slices.SortedFunc(maps.Values(b.last.Nodes), func(x, y *informers.NodeState) int {
+			return strings.Compare(x.Name, y.Name)
+		}))
 	}
 }
 

@@ -149,9 +149,6 @@ type NodeState struct {
 	Used int32
 }
 
-// Key returns the node's name.
-func (s *NodeState) Key() string { return s.Name }
-
 // Empty means that nothing is known.
 func (s *NodeState) Empty() bool { return s.Node == nil && s.Report == nil }
 

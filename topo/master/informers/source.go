@@ -80,9 +80,6 @@ type Gang struct {
 	Members []*gang.Member
 }
 
-// Key returns the gang's name and API.
-func (g *Gang) Key() string { return g.Name }
-
 // Empty means that no pod is left.
 func (g *Gang) Empty() bool { return len(g.Members) == 0 }
 

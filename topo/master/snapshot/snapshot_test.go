@@ -2,9 +2,6 @@ package snapshot_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -56,42 +53,4 @@ func TestTimesThatJSONHasNot(t *testing.T) {
 
 func table(nodes map[string]*informers.NodeState) snapshot.Table[*informers.NodeState] {
 	return snapshot.Table[*informers.NodeState]{}.With(nodes)
-}
-
-func TestTableWith(t *testing.T) {
-	state := func(name string, used int32) *informers.NodeState {
-		return &informers.NodeState{Name: name, Node: &informers.Node{Name: name}, Used: used}
-	}
-	all := map[string]*informers.NodeState{}
-	for i := range 1000 {
-		name := fmt.Sprint("n", i)
-		all[name] = state(name, 0)
-	}
-	before := table(all)
-	for name := range all {
-		all[name] = state(name, 1)
-	}
-	all["n7"] = &informers.NodeState{Name: "n7"}
-	all["a"], all["z"] = state("a", 1), state("z", 1)
-	after := before.With(all)
-	count := func(table snapshot.Table[*informers.NodeState]) (n, used int) {
-		for _, s := range table {
-			n, used = n+1, used+int(s.Used)
-		}
-		return n, used
-	}
-	if n, used := count(before); n != 1000 || used != 0 {
-		t.Errorf("the table before has %d nodes, %d used", n, used)
-	}
-	if n, used := count(after); n != 1001 || used != 1001 {
-		t.Errorf("the table after has %d nodes, %d used", n, used)
-	}
-	for name := range all {
-		if s, ok := after.Get(name); ok != (name != "n7") || ok && s.Name != name {
-			t.Errorf("%s: %v, %t", name, s, ok)
-		}
-	}
-	if !slices.IsSortedFunc(after, func(a, b *informers.NodeState) int { return strings.Compare(a.Name, b.Name) }) {
-		t.Error("not sorted")
-	}
 }

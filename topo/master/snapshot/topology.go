@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -134,11 +135,12 @@ const maxIgnored = 1000
 func (s *Snapshot) ignored() []Ignored {
 	out := []Ignored{}
 	for _, n := range s.Nodes {
-		if reason := n.Ignored(); reason != "" && len(out) < maxIgnored {
+		if reason := n.Ignored(); reason != "" {
 			out = append(out, Ignored{n.Name, reason})
 		}
 	}
-	return out
+	slices.SortFunc(out, func(a, b Ignored) int { return cmp.Compare(a.Name, b.Name) })
+	return out[:min(len(out), maxIgnored)]
 }
 
 // StaleSources returns the silent sources, by name.

@@ -163,7 +163,7 @@ func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 		discover := func(what string, wantLinks string, wantAbsence worker.Absence, wantConfidence int32) {
 			t.Helper()
 			var r worker.Report
-			s.report(&r, ports, nil)
+			s.report(&r, ports, nil, nil)
 			id, confidence := "", int32(0)
 			for _, e := range r.Links {
 				id, confidence = id+e.Switch.ID+" "+e.SwitchPort, e.Confidence
@@ -186,7 +186,7 @@ func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 		<-time.After(time.Second)
 		discover("silent for its time", "", worker.Unavailable, 0)
 		var r worker.Report
-		if s.report(&r, ports, nil); r.Stale == nil || time.Since(r.Stale.Since) != 120*time.Second {
+		if s.report(&r, ports, nil, nil); r.Stale == nil || time.Since(r.Stale.Since) != 120*time.Second {
 			t.Errorf("silent for two minutes: %+v", r.Stale)
 		}
 
@@ -222,6 +222,59 @@ func TestNeighborsExpireAfterTheirTTL(t *testing.T) {
 			t.Errorf("%d changes", changes)
 		}
 	})
+}
+
+// One port hears more than the switch behind its cable.
+func TestOtherNeighbors(t *testing.T) {
+	const host, spine, leaf1, leaf2 = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:08", "02:00:00:00:00:09"
+	bridge := func(address, name string) Neighbor {
+		return Neighbor{Chassis: ID{MAC, address}, Port: ID{Local, "1"}, SystemName: name, TTL: time.Hour, Bridge: true}
+	}
+	own := Neighbor{Chassis: ID{MAC, leaf1}, Port: ID{MAC, leaf1}, SystemName: "leaf-1", TTL: time.Hour, Bridge: true}
+	for _, tt := range []struct {
+		name       string
+		eth0, eth1 []Neighbor
+		// down is set if eth1 goes down afterwards.
+		down bool
+		want string
+		sure int32
+	}{
+		{"the host's own bridge", []Neighbor{bridge(host, "x"), bridge(leaf1, "leaf-1")}, nil, false, leaf1, 100},
+		{"a bridge with the host's name", []Neighbor{bridge(spine, "Node1.dc"), bridge(leaf1, "leaf-1")}, nil, false, leaf1, 100},
+		{
+			"one that all ports hear",
+			[]Neighbor{bridge(spine, "s"), bridge(leaf1, "leaf-1")},
+			[]Neighbor{bridge(spine, "s"), bridge(leaf2, "leaf-2")},
+			false, leaf1, ambiguous,
+		},
+		{"two of one address", []Neighbor{bridge(leaf1, "a")}, []Neighbor{bridge(leaf1, "b")}, false, leaf1 + "@a", 100},
+		{"the other is down", []Neighbor{bridge(leaf1, "a")}, []Neighbor{bridge(leaf1, "b")}, true, leaf1 + "@a", 100},
+		{"the address of its port", []Neighbor{own}, nil, false, "leaf-1", 100},
+	} {
+		s := New(nil, slog.New(slog.DiscardHandler))
+		var ports []*worker.Port
+		for i, list := range [][]Neighbor{tt.eth0, tt.eth1} {
+			d := &device{name: "eth" + string(rune('0'+i)), since: time.Now(), up: true}
+			for _, n := range list {
+				d.table.update(n, time.Now())
+			}
+			s.devices[d.name] = d
+			ports = append(ports, &worker.Port{
+				Rail: v1alpha1.Rail{ID: d.name, LinkLayer: machine.Ethernet, LinkState: v1alpha1.LinkActive}, Netdevs: []string{d.name},
+			})
+		}
+		names := map[string]bool{host: true, "node1": true}
+		var r worker.Report
+		s.report(&r, ports, nil, names)
+		if tt.down {
+			s.devices["eth1"].link(false)
+			r = worker.Report{}
+			s.report(&r, ports, nil, names)
+		}
+		if got := r.Links[0]; got.Switch.ID != tt.want || got.Confidence != tt.sure {
+			t.Errorf("%s: %+v, want %s with confidence %d", tt.name, got, tt.want, tt.sure)
+		}
+	}
 }
 
 func TestFloodIsBounded(t *testing.T) {

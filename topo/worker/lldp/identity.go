@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -78,12 +80,40 @@ func word(b []byte) string {
 
 // SwitchID returns the neighbor's identity as a switch. An identity that a switch
 // made up may be another's too, and is distinguished by the system's name;
-// contested means that also a unique one was received under two names.
+// contested means that also a unique one was received under two names. A switch that names
+// the port's address as its own is known by its name.
 func (n *Neighbor) SwitchID(contested bool) string {
+	if n.Chassis.Kind == MAC && n.Chassis == n.Port && n.SystemName != "" {
+		return n.SystemName
+	}
 	if (n.Chassis.Kind != Local && !contested) || n.SystemName == "" || n.SystemName == n.Chassis.Text {
 		return n.Chassis.Text
 	}
 	return worker.Text(n.Chassis.Text+"@"+n.SystemName, worker.MaxName)
+}
+
+// isHost reports whether a frame is of the host itself, such as of its own software bridge, by the
+// addresses and the name of the host.
+func (n *Neighbor) isHost(host map[string]bool) bool {
+	name, _, _ := strings.Cut(n.SystemName, ".")
+	return n.Chassis.Kind == MAC && host[n.Chassis.Text] || n.Port.Kind == MAC && host[n.Port.Text] ||
+		host[strings.ToLower(name)]
+}
+
+// hostIdentities returns the addresses of the host's network devices and the first part of its name.
+func hostIdentities() map[string]bool {
+	out := map[string]bool{}
+	if name, err := os.Hostname(); err == nil {
+		name, _, _ = strings.Cut(strings.ToLower(name), ".")
+		out[name] = name != ""
+	}
+	all, _ := net.Interfaces() // Without them the name decides.
+	for _, i := range all {
+		if len(i.HardwareAddr) == addressLength {
+			out[i.HardwareAddr.String()] = true
+		}
+	}
+	return out
 }
 
 // SwitchPort returns the port as people know it: its name, which switches that

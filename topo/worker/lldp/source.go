@@ -9,6 +9,7 @@
 package lldp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ type Source struct {
 	changed notify.Signal
 	log     *slog.Logger
 	devices map[string]*device
+	// last are the neighbors received last on each device, also after its link went down.
+	last map[string][]Neighbor
 }
 
 // device is a network device with a socket.
@@ -64,7 +67,7 @@ type device struct {
 // New returns a Source that listens nowhere yet. changed is set after a neighbor
 // came, changed or went away; the log gets bad frames at debug level.
 func New(changed notify.Signal, log *slog.Logger) *Source {
-	return &Source{changed: changed, log: log, devices: map[string]*device{}}
+	return &Source{changed: changed, log: log, devices: map[string]*device{}, last: map[string][]Neighbor{}}
 }
 
 // Kind implements [worker.Source].
@@ -93,7 +96,7 @@ func (s *Source) Discover(_ context.Context, q worker.Query) worker.Report {
 	for _, netdev := range slices.Sorted(maps.Keys(failed)) {
 		r.Skip(netdev, "listen: "+failed[netdev].Error())
 	}
-	s.report(&r, ports, failed)
+	s.report(&r, ports, failed, hostIdentities())
 	return r
 }
 
@@ -226,9 +229,9 @@ func (d *device) reportSilence(r *worker.Report, p *worker.Port, why worker.Abse
 }
 
 // report adds the known links of the ports to the report.
-func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[string]error) {
+func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[string]error, host map[string]bool) {
 	now := time.Now()
-	contested := s.contested(now)
+	heard, contested := s.heard(now)
 	for _, p := range ports {
 		why := worker.Unknown
 		if len(p.Netdevs) == 0 && !p.Up() {
@@ -240,6 +243,10 @@ func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[strin
 			if d := s.devices[netdev]; d != nil {
 				known, absence = d.neighbors(p, now)
 				d.reportSilence(r, p, absence)
+				known = slices.DeleteFunc(known, func(n Neighbor) bool { return n.isHost(host) })
+				slices.SortStableFunc(known, func(a, b Neighbor) int { // What is on all ports is no leaf of one.
+					return cmp.Or(likelier(&a, &b), cmp.Compare(heard[a.Chassis], heard[b.Chassis]))
+				})
 			} else if failed[netdev] == nil {
 				absence = worker.Unknown
 			}
@@ -255,20 +262,27 @@ func (s *Source) report(r *worker.Report, ports []*worker.Port, failed map[strin
 	}
 }
 
-// contested lists the switch identities that this node receives under two names:
-// two switches that were given one address.
-func (s *Source) contested(now time.Time) map[ID]bool {
-	name, out := map[ID]string{}, map[ID]bool{}
-	for _, d := range s.devices {
-		known, _ := d.neighbors(&worker.Port{}, now)
-		for _, n := range known {
-			if first, ok := name[n.Chassis]; ok && first != n.SystemName {
-				out[n.Chassis] = true
-			}
-			name[n.Chassis] = n.SystemName
+// heard counts the devices on which each switch was heard last, and finds the identities that this node
+// received under two names: two switches that were given one address.
+func (s *Source) heard(now time.Time) (count map[ID]int, contested map[ID]bool) {
+	for name, d := range s.devices {
+		if known, _ := d.neighbors(&worker.Port{}, now); len(known) > 0 {
+			s.last[name] = known
 		}
 	}
-	return out
+	maps.DeleteFunc(s.last, func(name string, _ []Neighbor) bool { return s.devices[name] == nil })
+	count, contested = map[ID]int{}, map[ID]bool{}
+	names := map[ID]string{}
+	for _, known := range s.last {
+		for _, n := range known {
+			if first, ok := names[n.Chassis]; ok && first != n.SystemName {
+				contested[n.Chassis] = true
+			}
+			names[n.Chassis] = n.SystemName
+			count[n.Chassis]++
+		}
+	}
+	return count, contested
 }
 
 // ambiguous is the confidence, in percent, in a switch that is one of several.
