@@ -74,6 +74,8 @@ type node struct {
 	home  *domain
 	// dissent are the levels at which other nodes contradict its path, by bit.
 	dissent uint32
+	// waits is when a finding makes it Degraded, zero without one that waits.
+	waits time.Time
 	// beat is the fault of its heartbeat, shown its last element.
 	beat  Reason
 	shown *Element
@@ -151,7 +153,8 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 		b.now = now
 	}
 	for _, n := range b.order {
-		if beat := b.heartbeat(n); beat != n.beat {
+		beat, settled := b.heartbeat(n), !n.waits.IsZero() && !b.now.Before(n.waits)
+		if beat != n.beat || settled {
 			n.beat, n.print, b.changed = beat, newPrint(), true
 		}
 	}
@@ -172,7 +175,7 @@ func (b *Builder) build() {
 	t.rename(b.tree, b.symbols.ids)
 	parallel(len(b.order), func(from, to int32) {
 		for _, n := range b.order[from:to] {
-			n.show(&b.symbols)
+			n.show(&b.symbols, b.now)
 		}
 	})
 	crossing := t.compose(b.tree)

@@ -61,6 +61,13 @@ type Finding struct {
 	// went down or the cable was misplaced. Zero if the report does not contain it, as for states
 	// older than the worker and for findings without a port.
 	Since time.Time `json:"since,omitzero"`
+	// Settles is when a Miscabled port makes its node Degraded, zero for at once.
+	Settles time.Time `json:"-"`
+}
+
+// waits reports whether a finding is of a rail that changes. A time further ahead is by a wrong clock.
+func (f *Finding) waits(now time.Time) bool {
+	return now.Before(f.Settles) && f.Settles.Before(now.Add(settling+maxSkew))
 }
 
 // compareFindings orders by node, rail, plane, device and kind.

@@ -136,6 +136,26 @@ func TestUnusedSlots(t *testing.T) {
 	}
 }
 
+// While a leaf is replaced, the nodes' reports change one by one: none is Degraded until they can agree.
+func TestLeafIsReplaced(t *testing.T) {
+	t.Parallel()
+	m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
+	for i := range 8 {
+		spec := onto("1", "2", "3", "4")
+		if i < 6 {
+			spec.Rails[2].Switch.ID, spec.Rails[2].Since = "9", new(metav1.NewTime(start.Add(-10*time.Second)))
+		}
+		m.Put(node(string(rune('a'+i)), spec))
+	}
+	s := m.Snapshot(start)
+	if len(s.Findings()) != 2 || s.Nodes.Degraded != 0 {
+		t.Errorf("%d findings and %+v while the leaf is replaced", len(s.Findings()), s.Nodes)
+	}
+	if s = m.Snapshot(start.Add(time.Minute)); s.Nodes.Degraded != 2 {
+		t.Errorf("%+v a minute later", s.Nodes)
+	}
+}
+
 func TestSinceWhen(t *testing.T) {
 	t.Parallel()
 	early, late := start.Add(-2*time.Hour).UTC(), start.Add(-time.Hour).UTC()

@@ -95,6 +95,8 @@ type railPorts struct {
 	leaf, agree int32
 	// dark counts the members with a port that never had a link.
 	dark int
+	// recent are the newest changes of ports, in seconds since 1970, the newest last.
+	recent [few + 1]int64
 }
 
 // check fills in what follows from a group's members.
@@ -198,6 +200,10 @@ func (w *wiring) count(ports []port) {
 		if p.leaf != 0 {
 			r.leaves.add(p.leaf, 1)
 		}
+		if p.since > r.recent[0] {
+			r.recent[0] = p.since
+			slices.Sort(r.recent[:])
+		}
 		if p.neverUp() && (i == 0 || ports[i-1].position != r.position) { // Sorted: one rail's are neighbors.
 			r.dark++
 		}
@@ -297,6 +303,9 @@ func (c *cablingCheck) faults(m *node) []Finding {
 		if kind := c.fault(m, w, like, p, shifted); kind != "" {
 			f := p.finding(m.Name, c.ids)
 			f.Kind, f.Group = kind, c.key
+			if changed := like.rail(p.position).recent[0]; kind == Miscabled && changed > 0 {
+				f.Settles = time.Unix(changed, 0).Add(settling)
+			}
 			if like.expects {
 				not := p.leaf
 				if kind == Dead {
@@ -338,6 +347,10 @@ func (c *cablingCheck) like(m *node, own *wiring) *wiring {
 	}
 	return own
 }
+
+// settling is the time after changes of three or more ports of a rail, as when a leaf is replaced, in which the
+// reports may not agree yet.
+const settling = time.Minute
 
 // isUnused reports whether a port is one that most like nodes have without a
 // cable, in the group and in the fleet: second ports. A leaf that fails does not suggest

@@ -34,18 +34,24 @@ type cause struct {
 }
 
 // show makes the node's element, unless it follows from the same as the last or is equal.
-func (n *node) show(known *symbols) {
-	now := cause{print: n.print, dissent: n.dissent, alien: n.alien}
+func (n *node) show(known *symbols, now time.Time) {
+	by := cause{print: n.print, dissent: n.dissent, alien: n.alien}
 	if n.group != nil {
-		now.outcome = n.group.outcome
+		by.outcome = n.group.outcome
 	}
-	if n.shown != nil && n.cause == now {
+	if n.shown != nil && n.cause == by {
 		return
 	}
-	n.cause = now
+	n.cause, n.waits = by, time.Time{}
 	findings := n.findings(known)
+	for i := range findings {
+		if f := &findings[i]; f.waits(now) {
+			n.waits = f.Settles
+		}
+	}
 	e := &Element{
-		Name: n.Name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady, Findings: findings, Reasons: n.reasons(findings),
+		Name: n.Name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady,
+		Findings: findings, Reasons: n.reasons(findings, now),
 	}
 	switch {
 	case !n.Ready:
@@ -102,7 +108,7 @@ func (n *node) findings(known *symbols) []Finding {
 }
 
 // reasons returns why a node is not Ready, and what the tree cannot know of it.
-func (n *node) reasons(findings []Finding) []Reason {
+func (n *node) reasons(findings []Finding, now time.Time) []Reason {
 	var out []Reason
 	if !n.Ready {
 		out = append(out, Reason{Kind: ReasonNodeNotReady, Since: wellknown.Moment(n.Since)})
@@ -111,23 +117,23 @@ func (n *node) reasons(findings []Finding) []Reason {
 		out = append(out, n.beat)
 	}
 	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {
-		out = appendReason(out, kind, findings)
+		out = appendReason(out, kind, findings, now)
 	}
 	for _, s := range n.Report.Rest.Stale {
 		out = append(out, Reason{Kind: ReasonSource, Since: wellknown.Moment(s.Since.Time)})
 	}
 	if n.group == nil { // Why it is in no leaf group.
-		out = appendReason(out, Unseen, findings)
+		out = appendReason(out, Unseen, findings, now)
 	}
 	return out
 }
 
 // appendReason sums the findings of a kind up, if there are any: since the first of them, if
 // that is known of all.
-func appendReason(out []Reason, kind Fault, findings []Finding) []Reason {
+func appendReason(out []Reason, kind Fault, findings []Finding, now time.Time) []Reason {
 	r := Reason{Kind: string(kind)}
 	for i := range findings {
-		if f := &findings[i]; f.Kind == kind {
+		if f := &findings[i]; f.Kind == kind && !f.waits(now) {
 			// The zero time, for unknown, is before all others.
 			if r.Count++; r.Count == 1 || f.Since.Before(r.Since) {
 				r.Since = f.Since
