@@ -1,6 +1,7 @@
 package host
 
 import (
+	"iter"
 	"math/bits"
 	"slices"
 	"strings"
@@ -78,30 +79,23 @@ func orphans(
 	m *machine.Machine, switches []*pcieSwitch, gpus int, all []*candidate,
 	isUsual func(*candidate) bool, rails map[int]int,
 ) (found []*candidate) {
-	type place struct{ level, depth int }
-	functions, places, perSwitch := byAddress(m.PCI), map[place]bool{}, map[int]int{}
-	served := map[*candidate]bool{}
-	usualGPUs := 0
+	functions := byAddress(m.PCI)
+	places := usualPlaces(switches, functions, isUsual)
+	perSwitch, usualGPUs := map[int]int{}, 0
 	for _, s := range switches {
 		if perSwitch[s.gpus]++; perSwitch[s.gpus] > perSwitch[usualGPUs] {
 			usualGPUs = s.gpus
 		}
-		for _, c := range s.hcas {
-			served[c] = true
-			for _, f := range c.functions(functions) {
-				if isUsual(c) && s.level < len(f.Upstream) && s.bridge == (bridge{f.Root, f.Upstream[s.level]}) {
-					places[place{s.level, len(f.Upstream)}] = true
-				}
-			}
-		}
 	}
 	alone := map[bridge][]*candidate{}
 	for _, c := range all {
-		for _, f := range c.functions(functions) {
-			for level, up := range f.Upstream {
-				if isUsual(c) && !served[c] && places[place{level, len(f.Upstream)}] {
-					alone[bridge{f.Root, up}] = append(alone[bridge{f.Root, up}], c)
-				}
+		served := func(s *pcieSwitch) bool { return slices.Contains(s.hcas, c) }
+		if !isUsual(c) || slices.ContainsFunc(switches, served) {
+			continue
+		}
+		for at, up := range c.bridges(functions) {
+			if places[at] {
+				alone[up] = append(alone[up], c)
 			}
 		}
 	}
@@ -116,6 +110,39 @@ func orphans(
 		return nil
 	}
 	return found
+}
+
+// usualPlaces returns where switches with GPUs are on the way to their HCAs of the usual sort.
+func usualPlaces(
+	switches []*pcieSwitch, functions map[string]*machine.PCIFunction, isUsual func(*candidate) bool,
+) map[position]bool {
+	places := map[position]bool{}
+	for _, s := range switches {
+		for _, c := range s.hcas {
+			for at, up := range c.bridges(functions) {
+				if isUsual(c) && at.level == s.level && up == s.bridge {
+					places[at] = true
+				}
+			}
+		}
+	}
+	return places
+}
+
+// position is where a bridge is among those between a function and its root.
+type position struct{ level, depth int }
+
+// bridges returns the bridges above the functions of an HCA.
+func (c *candidate) bridges(byAddress map[string]*machine.PCIFunction) iter.Seq2[position, bridge] {
+	return func(yield func(position, bridge) bool) {
+		for _, f := range c.functions(byAddress) {
+			for level, up := range f.Upstream {
+				if !yield(position{level, len(f.Upstream)}, bridge{f.Root, up}) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // functions returns the PCI functions of an HCA: its own, and the one that reaches the GPU's memory.
@@ -136,12 +163,9 @@ func underBridges(m *machine.Machine, all []*candidate) map[bridge][]*candidate 
 	functions := byAddress(m.PCI)
 	under := map[bridge][]*candidate{}
 	for _, c := range all {
-		for _, f := range c.functions(functions) {
-			for _, up := range f.Upstream {
-				at := bridge{f.Root, up}
-				if n := len(under[at]); n == 0 || under[at][n-1] != c {
-					under[at] = append(under[at], c)
-				}
+		for _, at := range c.bridges(functions) {
+			if n := len(under[at]); n == 0 || under[at][n-1] != c {
+				under[at] = append(under[at], c)
 			}
 		}
 	}

@@ -1,8 +1,8 @@
 // Package static reads a file with the groups of a node and the switch of each of its rails.
 //
 // It owns the file's format and validation. It is strict, and reports the line of every fault. What is
-// invalid about the file or the node changes nothing; the last valid values stay in use. docs/concepts/topology.md describes
-// the format.
+// invalid about the file or the node changes nothing; the last valid values stay in use. docs/concepts/topology.md
+// describes the format.
 package static
 
 import (

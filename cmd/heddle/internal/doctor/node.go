@@ -40,6 +40,8 @@ type clusterNode struct {
 	schedulers []string
 	// topology is the Node's report of its cables; nil without one, and without the right to read it.
 	topology *v1alpha1.NodeTopology
+	// sameHostname are other Nodes with its kubernetes.io/hostname; nil also without the right to list Nodes.
+	sameHostname []string
 }
 
 func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNode, error) {
@@ -59,12 +61,37 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 	if n.schedulers, err = readSchedulers(ctx, client); err != nil {
 		return nil, err
 	}
+	if n.sameHostname, err = readSameHostname(ctx, client, n.node); err != nil {
+		return nil, err
+	}
 	request := client.Get().AbsPath("/apis", v1alpha1.GroupName, v1alpha1.Version, v1alpha1.Plural, name)
 	n.topology, err = cluster.Read[v1alpha1.NodeTopology](ctx, request, "NodeTopology "+name)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return n, nil
 	}
 	return n, err
+}
+
+func readSameHostname(ctx context.Context, client *cluster.Client, node *corev1.Node) ([]string, error) {
+	hostname := node.Labels[corev1.LabelHostname]
+	if hostname == "" {
+		return nil, nil
+	}
+	request := client.Get().Resource("nodes").Param("labelSelector", corev1.LabelHostname+"="+hostname)
+	list, err := cluster.Read[corev1.NodeList](ctx, request, "Nodes")
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var others []string
+	for i := range list.Items {
+		if name := list.Items[i].Name; name != node.Name {
+			others = append(others, name)
+		}
+	}
+	return others, nil
 }
 
 // pod returns the Node's pod of a daemon of heddle; nil if it has none.
@@ -87,6 +114,12 @@ func (n *clusterNode) offers(cfg *config.NodeConfig) bool {
 // check explains a Node as the API server knows it and, if want is not nil, the differences from its machine.
 func (n *clusterNode) check(l *Findings, cfg *config.NodeConfig, want *labels.Result) {
 	plugin := n.pod(devicePlugin) != nil
+	if len(n.sameHostname) > 0 {
+		l.problem("Node "+n.node.Name, "Give each machine its own host name, then restart its kubelet.",
+			"shares kubernetes.io/hostname %s with %s: pods that keep one another off a hostname count them as one node, "+
+				"and a local volume of one is sought on all",
+			n.node.Labels[corev1.LabelHostname], strings.Join(n.sameHostname, ", "))
+	}
 	n.checkConditions(l, plugin)
 	n.checkAnnotations(l)
 	n.checkDiscovery(l)

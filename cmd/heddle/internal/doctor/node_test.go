@@ -3,6 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"errors"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/test/clitest"
+	"github.com/heddle-dev/heddle/test/simulation/apiserver"
 )
 
 func TestNodeThroughTheAPI(t *testing.T) {
@@ -69,6 +72,24 @@ func TestNodeThroughTheAPI(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 		})
+	}
+}
+
+func TestNodesWithOneHostname(t *testing.T) {
+	api := apiserver.New(apiserver.Kind{APIVersion: "v1", Name: "ConfigMap", Plural: "configmaps"})
+	for name, hostname := range map[string]string{"gpu-1": "image", "gpu-2": "image", "gpu-3": "gpu-3"} {
+		node := h20Node()
+		node.Name, node.Labels[corev1.LabelHostname] = name, hostname
+		api.Put("nodes", node)
+	}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	for node, want := range map[string]bool{"gpu-1": true, "gpu-3": false} {
+		out, _ := doctor(t, "--node", node, "--kubeconfig", clitest.Kubeconfig(t, server.URL))
+		if strings.Contains(out, "shares kubernetes.io/hostname image with gpu-2: ") != want ||
+			strings.Contains(out, "shares kubernetes.io/hostname") != want {
+			t.Errorf("%s:\n%s", node, out)
+		}
 	}
 }
 
