@@ -35,8 +35,12 @@ func files(cluster, nodes string) map[string][]byte {
 func ignoreRules() cmp.Option { return cmpopts.IgnoreTypes([]config.Rule(nil)) }
 
 func TestDefaults(t *testing.T) {
-	for _, c := range []*config.Config{parse(t, "", ""), parse(t, "# nothing\n", "[]"), config.New(config.Default())} {
-		if diff := cmp.Diff(config.Default(), c.Resolve("n", nil), ignoreRules()); diff != "" {
+	for _, c := range []*config.Config{parse(t, "", ""), parse(t, "# nothing\n", "[]"), config.Builtin()} {
+		got := c.Resolve("n", nil)
+		if got.Domains.Vendor != "auto" {
+			t.Errorf("domains.vendor is %q, want auto", got.Domains.Vendor)
+		}
+		if diff := cmp.Diff(config.Default(), got.ForVendor("nvidia.com"), ignoreRules()); diff != "" {
 			t.Error(diff)
 		}
 	}

@@ -12,11 +12,16 @@ import (
 // is absent, as after a reboot: without them, pods that a taint keeps off would land.
 const KeepWithoutDriver = 15 * time.Minute
 
-// Default returns the configuration of a node without any.
+// Default returns the defaults with the names that they have on a node with NVIDIA's GPUs.
 func Default() NodeConfig {
+	return Builtin().Cluster.ForVendor(wellknown.DefaultDomains().Vendor)
+}
+
+// Builtin returns the configuration of a cluster without any.
+func Builtin() *Config {
 	c := defaults()
 	c.deriveNames()
-	return c
+	return New(c)
 }
 
 // defaults returns the values under everything that is written out.
@@ -26,7 +31,7 @@ func defaults() NodeConfig {
 		GPUs:        GPUs{Exclude: []Glob{ExcludeDisplay}},
 		SGPU:        defaultSGPU(),
 		MIGStrategy: MIGNone,
-		Domains:     wellknown.DefaultDomains(),
+		Domains:     wellknown.AutoDomains(),
 		Resources:   Resources{VMemoryUnit: GiB},
 		RDMA: RDMA{Resources: []RDMAResource{{
 			Name:      wellknown.RDMAResource,

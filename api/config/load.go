@@ -133,10 +133,11 @@ func (l *loader) checkFiles(files map[string][]byte) {
 
 // build merges the layers: defaults, the cluster's section, the override.
 func (l *loader) build() *Config {
-	const gpuProduct = "taints.gpuProduct"
+	const gpuProduct, vendorKey = "taints.gpuProduct", "domains.vendor"
 	c := &Config{Cluster: defaults()}
 	l.decode(l.cluster, l.cluster.Root, KeyCluster, &c.Cluster)
 	c.Cluster.applyPreset(l.cluster.Has(gpuProduct))
+	c.Cluster.fixVendor(l.cluster.Has(vendorKey))
 	known := map[string]bool{}
 	for _, e := range c.Cluster.complete(l.compiler) {
 		known[e.Error()] = true
@@ -153,6 +154,7 @@ func (l *loader) build() *Config {
 		l.decode(l.nodes, item, KeyNodes, &o)
 		at := fmt.Sprintf("[%d]", i)
 		o.applyPreset(l.cluster.Has(gpuProduct) || l.nodes.Has(at+"."+gpuProduct))
+		o.fixVendor(l.cluster.Has(vendorKey) || l.nodes.Has(at+"."+vendorKey))
 		for _, e := range o.complete(l.compiler) {
 			path := at + "." + e.Path
 			switch section := strings.FieldsFunc(e.Path, func(r rune) bool { return r == '.' || r == '[' })[0]; {

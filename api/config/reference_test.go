@@ -100,7 +100,7 @@ type reference struct {
 func (r *reference) keys() string {
 	r.out.Reset()
 	r.out.WriteString("Chosen by entries of `nodes-config`:\n\n")
-	defaults := config.Default()
+	defaults := config.Builtin().Cluster
 	r.table(reflect.TypeFor[config.Override](), reflect.Value{}, func(f reflect.StructField) bool {
 		return f.Name != "NodeConfig"
 	})

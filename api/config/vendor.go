@@ -57,6 +57,23 @@ func (c NodeConfig) ForVendor(vendor string) NodeConfig {
 	return c
 }
 
+// fixVendor takes the vendor from the names of resources unless domains.vendor is written: shares that are
+// called nvidia.com/gpu, as HAMi calls them, are NVIDIA's.
+func (c *NodeConfig) fixVendor(written bool) {
+	if written {
+		return
+	}
+	r := &c.Resources
+	for _, name := range []string{r.GPU, r.SGPU, r.VCore, r.VMemory, r.VMemoryPercentage} {
+		for _, vendor := range wellknown.Vendors() {
+			if strings.HasPrefix(name, vendor.Domain+"/") {
+				c.Domains.Vendor = vendor.Domain
+				return
+			}
+		}
+	}
+}
+
 // Each is c under the names of every maker that it can have.
 func (c *NodeConfig) Each() []*NodeConfig {
 	if c.Domains.Vendor != wellknown.VendorAuto {

@@ -50,6 +50,13 @@ func DefaultDomains() Domains {
 	return Domains{Vendor: "nvidia.com", GPU: "gpu", Company: "heddle.dev"}
 }
 
+// AutoDomains returns the default domains, with the names of each vendor's GPUs.
+func AutoDomains() Domains {
+	d := DefaultDomains()
+	d.Vendor = VendorAuto
+	return d
+}
+
 // GPUKey returns a label of the accelerator: GPUKey("product") is
 // nvidia.com/gpu.product.
 func (d Domains) GPUKey(suffix string) string { return d.Vendor + "/" + d.GPU + "." + suffix }

@@ -66,8 +66,8 @@ func TestNamesOfGPUs(t *testing.T) {
 		name, yaml string
 		want       []corev1.ResourceName
 	}{
-		{"the default", "{}", []corev1.ResourceName{"nvidia.com/gpu"}},
-		{"auto", "domains: {vendor: auto}", []corev1.ResourceName{"amd.com/gpu", "metax-tech.com/gpu", "nvidia.com/gpu"}},
+		{"the default", "{}", []corev1.ResourceName{"amd.com/gpu", "metax-tech.com/gpu", "nvidia.com/gpu"}},
+		{"one vendor", "domains: {vendor: nvidia.com}", []corev1.ResourceName{"nvidia.com/gpu"}},
 		{"one name for all", "{domains: {vendor: auto}, resources: {gpu: example.com/gpu}}", []corev1.ResourceName{"example.com/gpu"}},
 		{"beside shares of that name", "resources: {sgpu: nvidia.com/gpu}", []corev1.ResourceName{"nvidia.com/gpu.exclusive"}},
 	} {

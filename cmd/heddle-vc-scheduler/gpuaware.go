@@ -3,7 +3,6 @@ package main
 import (
 	"math"
 
-	corev1 "k8s.io/api/core/v1"
 	"volcano.sh/volcano/pkg/scheduler/api"
 	"volcano.sh/volcano/pkg/scheduler/framework"
 
@@ -22,16 +21,15 @@ const full = 100
 // against each other and against the scores of other plugins. It rejects no node, and lives as long as a session.
 type gpuAware struct {
 	weight, lossWeight float64
-	gpu                corev1.ResourceName
+	domains            wellknown.Domains
 }
 
 // newGPUAware makes the plugin. Its arguments are weight and loss.weight, both 1 by default, and
-// vendor and card form the name of the GPU resource.
+// vendor and card, which form the name of the GPU resource: by default that of every known vendor.
 func newGPUAware(arguments framework.Arguments) framework.Plugin {
-	domains := wellknown.DefaultDomains()
-	arguments.GetString(&domains.Vendor, "vendor")
-	arguments.GetString(&domains.GPU, "card")
-	p := &gpuAware{weight: 1, lossWeight: 1, gpu: corev1.ResourceName(domains.GPUResource())}
+	p := &gpuAware{weight: 1, lossWeight: 1, domains: wellknown.AutoDomains()}
+	arguments.GetString(&p.domains.Vendor, "vendor")
+	arguments.GetString(&p.domains.GPU, "card")
 	arguments.GetFloat64(&p.weight, "weight")
 	arguments.GetFloat64(&p.lossWeight, "loss.weight")
 	return p
@@ -53,7 +51,7 @@ func (*gpuAware) OnSessionClose(*framework.Session) {}
 // weights all differences are twice as large. A node that publishes nothing about such
 // a request has the lowest score of the others.
 func (p *gpuAware) scores(task *api.TaskInfo, nodes []*api.NodeInfo) (map[string]float64, error) {
-	gpus := int64(task.Resreq.Get(p.gpu)) / 1000 // Volcano counts in thousandths.
+	gpus := int64(gpusOf(task.Resreq, p.domains))
 	out := make(map[string]float64, len(nodes))
 	greatest, lowest := int64(1), math.Inf(1)
 	for _, node := range nodes {

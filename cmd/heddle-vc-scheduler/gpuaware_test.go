@@ -54,14 +54,19 @@ func TestScores(t *testing.T) {
 			if !ok {
 				t.Fatal("no plugin")
 			}
-			amount := api.EmptyResource()
-			amount.SetScalar("nvidia.com/gpu", tt.gpus*1000)
-			got, err := p.scores(&api.TaskInfo{Resreq: amount}, nodes)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("scores (-want +got):\n%s", diff)
+			for _, gpu := range []corev1.ResourceName{"nvidia.com/gpu", "amd.com/gpu", "metax-tech.com/gpu"} {
+				if tt.arguments["vendor"] != nil && gpu != "nvidia.com/gpu" {
+					continue
+				}
+				amount := api.EmptyResource()
+				amount.SetScalar(gpu, tt.gpus*1000)
+				got, err := p.scores(&api.TaskInfo{Resreq: amount}, nodes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("%s: scores (-want +got):\n%s", gpu, diff)
+				}
 			}
 		})
 	}

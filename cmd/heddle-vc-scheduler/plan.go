@@ -78,7 +78,7 @@ func (p *podAffinity) plan(info *api.JobInfo, size int) (map[api.TaskID]string, 
 		}
 		if i == 0 || !alike(task, tasks[i-1]) {
 			request.Tasks = append(request.Tasks, placement.Task{
-				Name: cmp.Or(task.TaskRole, placement.TaskOf(task.Pod)), Class: class, GPUs: p.gpus(task.Resreq),
+				Name: cmp.Or(task.TaskRole, placement.TaskOf(task.Pod)), Class: class, GPUs: gpusOf(task.Resreq, p.domains),
 			})
 		}
 		request.Tasks[len(request.Tasks)-1].Pods++
@@ -158,7 +158,7 @@ func (p *podAffinity) capacity(tree *placement.Tree, classes []*api.TaskInfo, mo
 			nodes[id] = p.session.Nodes[name]
 		}
 		if nodes[id] != nil {
-			out.Free[id] = int32(p.gpus(nodes[id].Idle)) //nolint:gosec // A node has fewer.
+			out.Free[id] = int32(gpusOf(nodes[id].Idle, p.domains)) //nolint:gosec // A node has fewer.
 		}
 	}
 	for class, task := range classes {
@@ -222,7 +222,10 @@ func exclusive(pod *corev1.Pod) bool {
 		len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
 }
 
-// gpus returns how many GPUs an amount has; Volcano counts in thousandths.
-func (p *podAffinity) gpus(amount *api.Resource) int {
-	return int(amount.Get(corev1.ResourceName(p.domains.GPUResource()))) / 1000
+// gpusOf returns the number of GPUs of every vendor that the domains stand for.
+func gpusOf(amount *api.Resource, domains wellknown.Domains) (gpus int) {
+	for _, d := range domains.Each() {
+		gpus += int(amount.Get(corev1.ResourceName(d.GPUResource()))) / 1000 // Volcano counts in thousandths.
+	}
+	return gpus
 }

@@ -57,11 +57,11 @@ type topologyMap struct {
 //
 // Arguments: map.address, map.caFile and map.tokenFile are where topo-master's GET
 // /node_group is, the authority of its certificate and a bearer token for it; vendor and
-// card are part of the names of the annotation and of the GPU resource.
+// card are part of the names of the annotation and of the GPU resource, by default those of every known vendor.
 func (m *topologyMap) builder(ctx context.Context, log *slog.Logger) framework.PluginBuilder {
 	return func(arguments framework.Arguments) framework.Plugin {
 		options := topologyclient.Options{URL: defaultMap, Log: log}
-		domains := wellknown.DefaultDomains()
+		domains := wellknown.AutoDomains()
 		for key, to := range map[string]*string{
 			"map.address": &options.URL, "map.caFile": &options.CAFile, "map.tokenFile": &options.TokenFile,
 			"vendor": &domains.Vendor, "card": &domains.GPU,

@@ -27,11 +27,6 @@ import (
 
 const size = "nvidia.com/gpu-group-size"
 
-// gpus are an amount of nothing else.
-func gpus(n int) corev1.ResourceList {
-	return corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(fmt.Sprint(n))}
-}
-
 // groups are dragonflies of so many nodes in a switchbox: a0, a1, ..., b0, ...
 func groups(sizes ...int) []v1alpha1.Group {
 	box := v1alpha1.Group{Name: "box", Kind: "switchbox", Status: v1alpha1.StatusReady}
@@ -116,6 +111,7 @@ type workload struct {
 	pods        int
 	annotations map[string]string // of the master
 	bound       map[int]string
+	gpu         corev1.ResourceName // nvidia.com/gpu by default
 }
 
 // compare looks at the nodes of the pods in the order of ranks.
@@ -143,6 +139,13 @@ func compare(t *testing.T, session *framework.Session, want map[string]string, r
 	}
 }
 
+func (w workload) resource() corev1.ResourceName {
+	if w.gpu == "" {
+		return "nvidia.com/gpu"
+	}
+	return w.gpu
+}
+
 func (w workload) add(test *uthelper.TestCommonStruct) {
 	group := util.BuildPodGroup(w.name, "ml", "default", int32(w.pods), nil, schedulingv1beta1.PodGroupPending)
 	test.PodGroups = append(test.PodGroups, group)
@@ -155,7 +158,8 @@ func (w workload) add(test *uthelper.TestCommonStruct) {
 		if w.bound[i] != "" {
 			phase = corev1.PodRunning
 		}
-		pod := util.BuildPod("ml", fmt.Sprintf("%s-%s-%d", w.name, role, index), w.bound[i], phase, gpus(8), w.name,
+		pod := util.BuildPod("ml", fmt.Sprintf("%s-%s-%d", w.name, role, index), w.bound[i], phase,
+			corev1.ResourceList{w.resource(): resource.MustParse("8")}, w.name,
 			map[string]string{}, nil)
 		pod.Annotations["volcano.sh/task-spec"] = role
 		if i == 0 {
@@ -239,8 +243,17 @@ func TestSuperNodes(t *testing.T) {
 			want: map[string]string{"tainted": "b0 b1 b2 b3 b4 b5 b6 b7"},
 		},
 		{
-			name: "another spelling", tree: groups(6, 8),
-			jobs: []workload{{name: "metax", pods: 8, annotations: map[string]string{"metax-tech.com/gpu-group-size": "64"}}},
+			name: "another vendor's GPUs and spelling", tree: groups(6, 8),
+			jobs: []workload{{
+				name: "metax", pods: 8, gpu: "metax-tech.com/gpu",
+				annotations: map[string]string{"metax-tech.com/gpu-group-size": "64"},
+			}},
+			node: func(n *corev1.Node) {
+				for _, amounts := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+					delete(amounts, "nvidia.com/gpu")
+					amounts["metax-tech.com/gpu"] = resource.MustParse("8")
+				}
+			},
 			want: map[string]string{"metax": "b0 b1 b2 b3 b4 b5 b6 b7"},
 		},
 		{

@@ -62,16 +62,6 @@ func TestDocumentedExitCodes(t *testing.T) {
 	}
 }
 
-func TestExamplesAreIndented(t *testing.T) {
-	for _, c := range below(newCommand("heddle")) {
-		for line := range strings.Lines(c.Example) {
-			if !strings.HasPrefix(line, "  ") {
-				t.Errorf("%s: example %q does not begin with two blanks", c.CommandPath(), line)
-			}
-		}
-	}
-}
-
 // below are the commands of a command, and theirs.
 func below(c *cobra.Command) (all []*cobra.Command) {
 	for _, sub := range c.Commands() {

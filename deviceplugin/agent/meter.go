@@ -53,7 +53,7 @@ func newMeter(o *Options, state *devicestate.State, round *atomic.Pointer[publis
 		Options: o, state: state, round: round, overuse: newOveruse(o),
 		descs: newDescs([][]string{
 			{
-				shareVCore, "Percent of a shared GPU's compute that a container has; 0 has no cap. GPUs by UUID.",
+				shareVCore, "Percent of a shared GPU's compute that a container has; 0 means no limit.",
 				namespace, pod, container, gpu,
 			},
 			{shareMemory, "Memory of a shared GPU that a container has.", namespace, pod, container, gpu},

@@ -60,7 +60,7 @@ const (
 func nodeMetrics() descs {
 	return newDescs([][]string{
 		{
-			unavailable, "Devices of a resource that no pod can get, by reason; 1 for a resource without any device.",
+			unavailable, "Devices of a resource that no pod can get, by reason; 1 for a resource without devices.",
 			"resource", "reason",
 		},
 		{bindings, "Containers that have devices of a resource.", "resource"},
@@ -75,8 +75,7 @@ func nodeMetrics() descs {
 				"not.", "gpu",
 		},
 		{
-			mpsRestarts, "How often the MPS daemon of a shared GPU died, hung or did not start, since the GPU has consumers " +
-				"with MPS.", "gpu",
+			mpsRestarts, "Failures of the MPS daemon of a shared GPU since the GPU has consumers with MPS.", "gpu",
 		},
 		{
 			usageMeasured, "Whether the node looks at what containers use of its shared GPUs; 0 if it cannot, absent if it " +

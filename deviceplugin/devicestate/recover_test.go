@@ -133,17 +133,23 @@ func TestReplicasOfAnotherPlugin(t *testing.T) {
 	}
 }
 
-// TestKeptWhileThePodIsThere, or may be.
+// TestKeptWhileThePodIsThere, or may be; reported once the pods of the node are known.
 func TestKeptWhileThePodIsThere(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*rig, *corev1.Pod)
 		kept   bool
+		drifts int
 	}{
-		{"it runs", func(*rig, *corev1.Pod) {}, true},
-		{"the API server has not shown the pods", func(r *rig, _ *corev1.Pod) { r.specs.unknown = true }, true},
-		{"it has ended", func(_ *rig, p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
-		{"a later pod has its name", func(_ *rig, p *corev1.Pod) { p.UID = "another" }, false},
+		{"it runs", func(*rig, *corev1.Pod) {}, true, 1},
+		{"the API server has not shown the pods", func(r *rig, _ *corev1.Pod) { r.specs.unknown = true }, true, 1},
+		{"only the kubelet's checkpoint has it, and the API server has not shown the pods", func(r *rig, _ *corev1.Pod) {
+			r.specs.unknown = true
+			delete(r.specs.pods, "default/a")
+			r.kubelet.Delete("default", "a")
+		}, true, 0},
+		{"it has ended", func(_ *rig, p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false, 0},
+		{"a later pod has its name", func(_ *rig, p *corev1.Pod) { p.UID = "another" }, false, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := shareRig(t, "0", "1")
@@ -154,8 +160,11 @@ func TestKeptWhileThePodIsThere(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if len(usage.Drifts) != tt.drifts {
+				t.Errorf("drifts %v, want %d", usage.Drifts, tt.drifts)
+			}
 			for i, want := range []bool{tt.kept, false} {
-				if got := usage.GPUs[i].Unhealthy == kept; got != want {
+				if got := strings.HasPrefix(usage.GPUs[i].Unhealthy, "kept for "); got != want {
 					t.Errorf("GPU %d kept %v, want %v: %+v", i, got, want, usage.GPUs[i])
 				}
 			}

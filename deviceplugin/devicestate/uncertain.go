@@ -208,6 +208,9 @@ func (s *State) lastingDriftsLocked(gpus []quota.GPU, starting bool) map[Drift]b
 		}
 	}
 	for _, a := range s.unrecordedLocked() {
+		if a.Pod.Name == "" { // In the kubelet's checkpoint alone, perhaps gone: the pods of the node are not known yet.
+			continue
+		}
 		drifting[Drift{DriftUnrecorded, fmt.Sprintf("%s has a share without a checkpoint entry, which was lost or is "+
 			"another device plugin's; no other pod gets the %d GPUs that it may have until the pod is gone",
 			a.Container, len(inventory.DevicesOf(a.IDs)))}] = true

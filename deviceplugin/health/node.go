@@ -128,8 +128,8 @@ type NodeEvent struct {
 	Message string
 }
 
-// Events returns the Events of the devices that became unhealthy or recovered between two snapshots; HCAs only if a
-// resource of the configuration has them: storage adapters often have a port without a cable.
+// Events returns the Events of the devices that became unhealthy or recovered between two snapshots; GPUs and HCAs only
+// if a resource of the configuration has them: storage adapters often have a port without a cable.
 func Events(last, now *Snapshot, c *config.NodeConfig) []NodeEvent {
 	var all []NodeEvent
 	add := func(state State) {
@@ -141,10 +141,15 @@ func Events(last, now *Snapshot, c *config.NodeConfig) []NodeEvent {
 		}
 		all = append(all, event)
 	}
-	for _, id := range changed(last.GPUs, now.GPUs) {
-		add(now.GPUs[id])
-	}
 	scan := c.WithRoles(now.Machine)
+	for _, id := range changed(last.GPUs, now.GPUs) {
+		unserved := slices.ContainsFunc(scan.GPUs, func(g machine.GPU) bool {
+			return g.UUID == id && c.NotServed(scan, &g) != ""
+		})
+		if !unserved {
+			add(now.GPUs[id])
+		}
+	}
 	for _, id := range changed(last.HCAs, now.HCAs) {
 		if offered(scan, c, id) {
 			add(now.HCAs[id])

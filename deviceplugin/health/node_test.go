@@ -274,3 +274,15 @@ func TestFlapNeverBlocksForEver(t *testing.T) {
 		t.Errorf("after the last flap, at %s: %+v", now, s.HCA("0000:40:00.0"))
 	}
 }
+
+func TestNoEventsOfAnExcludedGPU(t *testing.T) {
+	m := &machine.Machine{GPUs: []machine.GPU{{UUID: "GPU-0", Product: "NVIDIA DGX Display"}}}
+	ill := &Snapshot{Machine: m, GPUs: map[string]State{"GPU-0": {Name: "GPU 0", Cause: Lost, Reason: "lost"}}}
+	c := config.Default()
+	if got := Events(&Snapshot{}, ill, &c); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if c.GPUs.Exclude = nil; len(Events(&Snapshot{}, ill, &c)) != 1 {
+		t.Error("no Event of a GPU that is served")
+	}
+}

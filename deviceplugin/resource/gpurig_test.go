@@ -85,5 +85,5 @@ func parse(t *testing.T, text string) config.NodeConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return loaded.Cluster
+	return loaded.Cluster.ForVendor("nvidia.com")
 }

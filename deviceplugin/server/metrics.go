@@ -34,7 +34,7 @@ func newMetrics() *metrics {
 		rpc: prometheus.NewHistogramVec(
 			seconds("rpc_seconds", "Time to answer the kubelet."), []string{"method", "code"}),
 		updates: prometheus.NewHistogram(
-			seconds("update_seconds", "From a change of the devices until a stream has sent it.")),
+			seconds("update_seconds", "Time from a change of the devices until a stream has sent it.")),
 		preferFaults: prometheus.NewCounter(prometheus.CounterOpts(
 			opts("preference_failures_total", "Allocations left to the kubelet's own choice, because the plugin's failed."))),
 		registrations: prometheus.NewCounter(prometheus.CounterOpts(

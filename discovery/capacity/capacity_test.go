@@ -153,7 +153,7 @@ func of(t *testing.T, m *machine.Machine, text string) []capacity.Resource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return capacity.Of(m, &c.Cluster, host.Vendors())
+	return capacity.Of(m, new(c.Cluster.For(m)), host.Vendors())
 }
 
 func TestHCAs(t *testing.T) {

@@ -54,7 +54,7 @@ func section(tb testing.TB, text string) *config.NodeConfig {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &c.Cluster
+	return new(c.Cluster.ForVendor("nvidia.com"))
 }
 
 // labelsOf picks some labels; "-" stands for one that is not there.

@@ -38,8 +38,8 @@ func TestEvictionRight(t *testing.T) {
 		{"shared", []string{shared}, true},
 		{"shared on some nodes", []string{"config.nodes[0].nodeName=n1", "config.nodes[0].mode=sgpu"}, true},
 		{"an existing ConfigMap", []string{"config.existingConfigMap=mine"}, true},
-		{"a ConfigMap that people apply", []string{"gpuDevice.sGPUHybridMode=true"}, true},
-		{"a ConfigMap that people apply, described", []string{"gpuDevice.sGPUHybridMode=true", "config.cluster.sgpu.rejectedFor=0s"}, false},
+		{"shared on every node", []string{"gpuDevice.sGPUHybridMode=true"}, true},
+		{"shared on every node, never", []string{"gpuDevice.sGPUHybridMode=true", "config.cluster.sgpu.rejectedFor=0s"}, false},
 		{"an existing ConfigMap, described", []string{"config.existingConfigMap=mine", "config.cluster.sgpu.rejectedFor=0s"}, false},
 		{"never", []string{shared, "config.cluster.sgpu.rejectedFor=0s"}, false},
 		{"never, spelled longer", []string{shared, "config.cluster.sgpu.rejectedFor=0h0.0m0s"}, false},
@@ -107,13 +107,11 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 	}
 }
 
-// The command of other suites for nodes with whole and shared cards. TestEvictionRight has the
-// only difference, which goes with shares.
+// The documented command for shares on every node.
 func TestHybridMode(t *testing.T) {
-	const never = "config.cluster.sgpu.rejectedFor=0s"
-	want := render(t, "--set", "gpuDevice.deploy=true", "--set", never)
-	if diff := cmp.Diff(want, render(t, "--set", "gpuDevice.sGPUHybridMode=true", "--set", never)); diff != "" {
-		t.Errorf("not what gpuDevice.deploy=true makes (-want +got):\n%s", diff)
+	want := render(t, "--set", "gpuDevice.deploy=true,config.cluster.mode=sgpu")
+	if diff := cmp.Diff(want, render(t, "--set", "gpuDevice.sGPUHybridMode=true")); diff != "" {
+		t.Errorf("not what config.cluster.mode=sgpu makes (-want +got):\n%s", diff)
 	}
 }
 

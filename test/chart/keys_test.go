@@ -15,8 +15,6 @@ import (
 func TestPolicyKeys(t *testing.T) {
 	moved := wellknown.Domains{Vendor: "metax-tech.com", GPU: "gpu", Company: "maip.example.com"}
 	one := wellknown.Domains{Vendor: "metax-tech.com", GPU: "npu", Company: "maip.example.com"}
-	auto := wellknown.DefaultDomains()
-	auto.Vendor = wellknown.VendorAuto
 	for _, tt := range []struct {
 		name    string
 		args    []string
@@ -24,7 +22,7 @@ func TestPolicyKeys(t *testing.T) {
 		more    []string
 		effects []string
 	}{
-		{name: "default", domains: []wellknown.Domains{wellknown.DefaultDomains()}, effects: []string{"NoSchedule"}},
+		{name: "default", domains: []wellknown.Domains{wellknown.AutoDomains()}, effects: []string{"NoSchedule"}},
 		{
 			name: "domains, rules and effects of cluster and nodes",
 			args: []string{
@@ -40,9 +38,9 @@ func TestPolicyKeys(t *testing.T) {
 			effects: []string{"NoExecute", "NoSchedule"},
 		},
 		{
-			name:    "the maker of each node's GPUs",
-			args:    []string{"--set", "config.cluster.domains.vendor=auto"},
-			domains: []wellknown.Domains{auto},
+			name:    "shares with a vendor's name of GPUs",
+			args:    []string{"--set", "config.cluster.resources.sgpu=nvidia.com/gpu"},
+			domains: []wellknown.Domains{wellknown.DefaultDomains()},
 			effects: []string{"NoSchedule"},
 		},
 		{

@@ -23,7 +23,7 @@ func TestNotesReportWhatIsNotEnforced(t *testing.T) {
 	for _, tt := range []struct{ name, set, want, not string }{
 		{"a default installation with shares", "config.cluster.mode=sgpu", warning, doctor},
 		{"on some nodes", "config.nodes[0].nodeSelector.a=b,config.nodes[0].mode=sgpu", warning, doctor},
-		{"a ConfigMap that people apply", "gpuDevice.sGPUHybridMode=true", warning, doctor},
+		{"on every node", "gpuDevice.sGPUHybridMode=true", warning, doctor},
 		{"MPS", "config.cluster.mode=sgpu,gpuDevice.mps=true", doctor, warning},
 		{"a library", "config.cluster.mode=sgpu,config.cluster.sgpu.enforce.preloadLibrary=/opt/libvgpu.so", doctor, warning},
 		{"a library of an image", "config.cluster.mode=sgpu,gpuDevice.preload.image=localhost/vgpu:1", doctor, warning},

@@ -17,11 +17,10 @@ import (
 	"github.com/heddle-dev/heddle/test/install"
 )
 
-// TestMakersFromTheChart is the documented installation on a node with a maker's GPUs
-// (helm install ... --set gpuDevice.sGPUHybridMode=true), then the check that the document
-// prints: what of the node's allocatable resources is the maker's; then the documented ConfigMap, which names the
-// node that shares its GPUs, and the check again: sgpu is 16 for each. No resource or label of the node is
-// another maker's.
+// TestMakersFromTheChart runs the documented commands on a node with a maker's GPUs, each with the check that the
+// document prints: helm install with gpuDevice.sGPUHybridMode=true alone shares all GPUs; then the documented ConfigMap
+// names the nodes that share their GPUs: another one first, then this one. No resource or label of the node is another
+// maker's.
 func TestMakersFromTheChart(t *testing.T) {
 	for _, m := range []maker{
 		{"metax-tech.com", "metax-c500-box", "metax/device-config.yaml", 64, "nvidia.com"},
@@ -69,9 +68,8 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 		}
 		only = append(only, "--set-json", of+".affinity="+string(text), "--set", of+".machineConfigMap=maker")
 	}
-	err := b.installer.Chart(ctx, b.Cluster, append(only, "--set", "gpuDevice.sGPUHybridMode=true",
-		"--set", "config.cluster.domains.vendor="+m.vendor, "--set", "gpuDevice.replayDevices="+nodes)...)
-	if err != nil {
+	only = append(only, "--set", "gpuDevice.replayDevices="+nodes)
+	if err := b.installer.Chart(ctx, b.Cluster, append(only, "--set", "gpuDevice.sGPUHybridMode=true")...); err != nil {
 		t.Fatal(err)
 	}
 	offered := func() string {
@@ -98,21 +96,21 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 			return ""
 		})
 	}
-	offers(map[corev1.ResourceName]int64{m.resource("gpu"): 8})
-	check := "kubectl get node " + b.Node() +
-		` -o json | jq '.status.allocatable | with_entries(select(.key | startswith("` + m.vendor + `/gpu")))'`
-	if diff := cmp.Diff("{\n  \""+m.vendor+"/gpu\": \"8\"\n}\n", b.documented(t, check)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", check, diff)
+	shared := map[corev1.ResourceName]int64{
+		m.resource("gpu"): 0, m.resource("sgpu"): 8 * 16, m.resource("vcore"): 8 * 100, m.resource("vmemory"): 8 * m.gib,
 	}
-	text, err := os.ReadFile(b.example(m.config))
+	offers(shared)
+	m.check(t, b, "sgpu", fmt.Sprint(8*16))
+	documented, err := os.ReadFile(b.example(m.config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := strings.ReplaceAll(string(text), "sample-node1", b.Node())
-	b.applied(t, documented)
-	offers(map[corev1.ResourceName]int64{
-		m.resource("gpu"): 0, m.resource("sgpu"): 8 * 16, m.resource("vcore"): 8 * 100, m.resource("vmemory"): 8 * m.gib,
-	})
+	b.applied(t, string(documented)) // It shares the GPUs of another node.
+	offers(map[corev1.ResourceName]int64{m.resource("gpu"): 8})
+	m.check(t, b, "gpu", "8")
+	b.applied(t, strings.ReplaceAll(string(documented), "sample-node1", b.Node()))
+	offers(shared)
+	m.check(t, b, "sgpu", fmt.Sprint(8*16))
 	n := b.node(t, b.Node())
 	for key := range n.Labels {
 		if strings.HasPrefix(key, m.other+"/") {
@@ -123,5 +121,15 @@ func (m *maker) fromTheChart(t *testing.T, b *bed) {
 		if strings.HasPrefix(string(name), m.other+"/") && !count.IsZero() {
 			t.Errorf("the node offers %s %s", count.String(), name)
 		}
+	}
+}
+
+// check runs the documented check of the node's allocatable resources with a prefix.
+func (m *maker) check(t *testing.T, b *bed, resource, want string) {
+	t.Helper()
+	check := "kubectl get node " + b.Node() +
+		` -o json | jq '.status.allocatable | with_entries(select(.key | startswith("` + m.vendor + "/" + resource + `")))'`
+	if diff := cmp.Diff("{\n  \""+m.vendor+"/"+resource+"\": \""+want+"\"\n}\n", b.documented(t, check)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", check, diff)
 	}
 }

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -98,7 +99,7 @@ type numbering struct {
 	// length is the count of numbers in most names. The first fixed of them, such as modules, count
 	// only if they differ.
 	length, fixed int
-	least, most   [maxParts]int
+	values        [maxParts][]int // In use, sorted.
 }
 
 func numberingOf(places []place) *numbering {
@@ -121,12 +122,13 @@ func numberingOf(places []place) *numbering {
 		n.fixed--
 	}
 	for i := range n.length {
-		n.least[i] = maxNumber
 		for _, p := range places {
 			if p = n.align(p); i < p.n {
-				n.least[i], n.most[i] = min(n.least[i], p.parts[i]), max(n.most[i], p.parts[i])
+				n.values[i] = append(n.values[i], p.parts[i])
 			}
 		}
+		slices.Sort(n.values[i])
+		n.values[i] = slices.Compact(n.values[i])
 	}
 	return &n
 }
@@ -144,19 +146,20 @@ func (n *numbering) align(p place) place {
 }
 
 // index numbers a port from 0, in the order of the switch's ports: the parts of a
-// port follow each other. Names count from 1, or from 0 if there is a 0.
+// port that are in use follow each other. Names count from 1, or from 0 if there is a 0.
 func (n *numbering) index(p place) int {
 	p = n.align(p)
-	index := 0
-	for i := range n.length {
-		if i < n.fixed && n.least[i] == n.most[i] {
+	index, counted := 0, false
+	for i, values := range n.values[:n.length] {
+		if len(values) == 0 || i < n.fixed && len(values) == 1 {
 			continue
 		}
-		first := min(n.least[i], 1)
-		index *= n.most[i] - first + 1
-		if i < p.n {
-			index += max(p.parts[i]-first, 0)
+		if at, _ := slices.BinarySearch(values, p.parts[i]); counted {
+			index = index*len(values) + min(at, len(values)-1)
+		} else {
+			index = max(p.parts[i]-min(values[0], 1), 0)
 		}
+		counted = true
 	}
 	return index
 }

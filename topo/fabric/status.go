@@ -50,7 +50,8 @@ func (n *node) show(known *symbols, now time.Time) {
 		}
 	}
 	e := &Element{
-		Name: n.Name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady, Findings: findings, Reasons: n.reasons(findings, now),
+		Name: n.Name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady,
+		Findings: findings, Reasons: n.reasons(findings, now),
 	}
 	switch {
 	case !n.Ready:

@@ -29,7 +29,7 @@ func (b *Builder) Register(r prometheus.Registerer) {
 		{"stale_sources", "Nodes on which a source is silent, by source: its last good answer stands.", "source"},
 		{
 			"last_contact_timestamp_seconds",
-			"When the API server last sent anything on the watch that is silent for longest, in seconds since 1970.", "",
+			"Time of the last message of the API server on the longest silent watch, in seconds since 1970.", "",
 		},
 		{"gangs", "Gangs by state.", "state"},
 	} {

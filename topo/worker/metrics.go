@@ -46,11 +46,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"source"}),
 		stale: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_timestamp_seconds",
-			Help: "Since when a source with an old answer in use is silent, in seconds since 1970; " +
-				"absent if it is not.",
+			Help: "Start of the silence of a source with an old answer in use, in seconds since 1970.",
 		}, []string{"source"}),
 		skipped: with.NewGauge(prometheus.GaugeOpts{
-			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "What the last pass could not read.",
+			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "Devices and sources that the last pass could not read.",
 		}),
 	}
 }

@@ -47,11 +47,11 @@ func NewMetrics() *Metrics {
 		}, []string{"kind"}),
 		rejections: with.NewCounter(prometheus.CounterOpts{
 			Name: "gang_rejections_total",
-			Help: "Times that a gang was rejected which had not been rejected before, or had had a plan since.",
+			Help: "Rejections of gangs that were not rejected before or had a plan since.",
 		}),
 		timeouts: with.NewCounter(prometheus.CounterOpts{
 			Name: "gang_timeouts_total",
-			Help: "Times that members gave their nodes back, because the others did not come in time.",
+			Help: "Timeouts after which members released their nodes.",
 		}),
 		IgnoredAnnotations: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "share_annotations_ignored_total",
@@ -59,7 +59,7 @@ func NewMetrics() *Metrics {
 		}, []string{"annotation"}),
 		Gangs: gauge("gangs", "Gangs of this scheduler's pods, by state.", "state"),
 		Rejected: gauge("gang_rejected_seconds",
-			"For how long a gang that has its pods has been rejected; the ten that wait for longest.", "namespace", "podgroup"),
+			"Time for which a complete gang has been rejected; the ten longest.", "namespace", "podgroup"),
 		TreeAge: gauge("map_age_seconds", "Time since topo-master confirmed the topology tree."),
 		TreeFresh: gauge("map_fresh",
 			"1 if gangs are placed by the topology tree, 0 if it is too old or missing; absent if none is configured."),

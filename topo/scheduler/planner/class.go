@@ -43,6 +43,8 @@ type Class struct {
 	affinity    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
 	nodeName    string
+	// selective reports that the pods have a node selector or a required affinity.
+	selective bool
 	// exclusive pods never share a node with each other: they use a port of the host, or
 	// have anti-affinity to each other.
 	exclusive bool
@@ -73,6 +75,7 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		required = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	}
+	c.selective = required != nil || len(pod.Spec.NodeSelector) > 0
 	// Maps are marshaled in order, so that equal pods have equal text. Marshaling these
 	// types cannot fail.
 	text, _ := json.Marshal([]any{
@@ -136,6 +139,9 @@ func (c *Class) Obstacle(node *corev1.Node) string {
 	}
 	return ""
 }
+
+// Selects reports whether the pods name the nodes that they accept, or need some that have several HCAs.
+func (c *Class) Selects() bool { return c.selective || len(c.hcas) > 0 }
 
 // selects reports whether the pods' node selector and required affinity select a node.
 func (c *Class) selects(node *corev1.Node) bool {

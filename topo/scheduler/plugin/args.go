@@ -66,7 +66,7 @@ const defaultTopoMaster = "http://heddle-topo-master.heddle-system.svc:9001/node
 // readArgs reads arguments strictly: an unknown field is an error.
 func readArgs(object runtime.Object) (Args, error) {
 	args := Args{
-		TopoMaster: defaultTopoMaster, WithoutMap: gang.Place, Domains: wellknown.DefaultDomains(), PodGroups: true,
+		TopoMaster: defaultTopoMaster, WithoutMap: gang.Place, Domains: wellknown.AutoDomains(), PodGroups: true,
 		GPUAware: sgpu.Weights{Weight: 1, LossWeight: 1}, Placement: config.PlacementBinpack,
 		Defaults: config.DefaultShare(),
 	}

@@ -21,7 +21,7 @@ import (
 
 const cycleKey framework.StateKey = Name
 
-// cycle has what PreFilter learned about a pod. Only Reserve changes it.
+// cycle has what PreFilter learned about a pod. Only PreScore and Reserve change it.
 type cycle struct {
 	// Query has the reservations that Filter charges, and Amounts holds the pod's requests.
 	planner.Query
@@ -39,6 +39,8 @@ type cycle struct {
 	// them and, once all members have a node, reserves for one after another, with a snapshot
 	// that lacks what the others got.
 	decision *allocation.Allocation
+	// scores has the score of each node by its name.
+	scores map[string]int64
 }
 
 // Clone is for preemption, which tries nodes without some pods.
@@ -205,47 +207,6 @@ func (p *Plugin) rejecting(
 		nodes, message = append(nodes, info.Node().Name), status.Message()
 	}
 	return nodes, message
-}
-
-// PreScore skips pods without GPUs, members of gangs, which have their node, and pods for which all
-// nodes are equal, such as those that take all GPUs of equal nodes.
-func (p *Plugin) PreScore(
-	_ context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
-) *framework.Status {
-	c := cycleOf(state)
-	if c == nil { // PreFilter skipped it.
-		c = &cycle{Amounts: planner.Requests(pod)}
-		c.gpu = p.gpus.GPUs().In(c.Amounts)
-	}
-	gpus, weights := c.Amounts[c.gpu], p.args.GPUAware
-	if c.Node != "" || c.request == nil &&
-		(gpus == 0 || p.gpus.AllEqual(c.gpu, gpus, weights, nodes)) {
-		return framework.NewStatus(framework.Skip)
-	}
-	state.Write(cycleKey, c)
-	return nil
-}
-
-// Score scores a node by its GPUs.
-func (p *Plugin) Score(
-	_ context.Context, state framework.CycleState, _ *corev1.Pod, info framework.NodeInfo,
-) (int64, *framework.Status) {
-	c := cycleOf(state)
-	if c.request != nil {
-		return p.gpus.ScoreShares(c.request, info), nil
-	}
-	return p.gpus.ScoreGPUs(c.gpu, c.Amounts[c.gpu], p.args.GPUAware, info), nil
-}
-
-// ScoreExtensions brings scores to the framework's scale.
-func (p *Plugin) ScoreExtensions() framework.ScoreExtensions { return p }
-
-// NormalizeScore is for the framework.
-func (*Plugin) NormalizeScore(
-	_ context.Context, _ framework.CycleState, _ *corev1.Pod, scores framework.NodeScoreList,
-) *framework.Status {
-	sgpu.Normalize(scores)
-	return nil
 }
 
 // maxSnapshots bounds the immediate new plans of a gang that changes while it is planned.

@@ -56,6 +56,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
+	"github.com/heddle-dev/heddle/topo/scheduler/packing"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
@@ -93,6 +94,11 @@ type Plugin struct {
 	nodes      nodes
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
+	// demand is what pods with GPUs ask for. capacity is the GPUs of all nodes, in percent of one, as of surveyed.
+	// Only scheduling cycles use them.
+	demand   packing.Demand
+	capacity int64
+	surveyed time.Time
 	done     sync.WaitGroup
 }
 
@@ -184,7 +190,7 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *framework.Statu
 	return nil
 }
 
-// Reserve decides which GPUs a pod shares.
+// Reserve decides which GPUs a pod shares, and learns what it asks for.
 func (p *Plugin) Reserve(
 	_ context.Context, state framework.CycleState, pod *corev1.Pod, node string,
 ) *framework.Status {
@@ -205,6 +211,10 @@ func (p *Plugin) Reserve(
 		if c != nil {
 			c.decision = p.gpus.Decision(pod.UID)
 		}
+	}
+	p.survey()
+	if infos, err := p.handle.SnapshotSharedLister().NodeInfos().List(); err == nil {
+		p.learnDemand(pod, infos)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func TestArgs(t *testing.T) {
 
 // What is counted GPU by GPU does not count in NodeResourcesFit's way, under any name.
 func TestIgnoredNames(t *testing.T) {
-	args, err := readArgs(&runtime.Unknown{Raw: []byte(`{"resources":{"vmemory":"nvidia.com/gpumem","vmemoryPercentage":"a.com/p"}}`)})
+	args, err := readArgs(&runtime.Unknown{Raw: []byte(`{"domains":{"vendor":"nvidia.com"},"resources":{"vmemory":"nvidia.com/gpumem","vmemoryPercentage":"a.com/p"}}`)})
 	want := []corev1.ResourceName{"nvidia.com/vcore", "nvidia.com/gpumem", "a.com/p"}
 	if err != nil || !slices.Equal(args.Ignored, want) {
 		t.Errorf("ignores %q, want %q, error %v", args.Ignored, want, err)

@@ -143,8 +143,9 @@ func TestFilterTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		fits := s.Filter(r, i).IsSuccess()
-		if score := s.ScoreShares(r, i); fits != (score > 0) {
-			t.Fatalf("fits: %t, score %d", fits, score)
+		before, after := s.Use(nil, i), s.Use(r, i)
+		if fits != (after.Idle < before.Idle) {
+			t.Fatalf("fits: %t, and %d of %d percent are left", fits, after.Idle, before.Idle)
 		}
 		return fits
 	}

@@ -25,90 +25,80 @@ const (
 	// noScore is for a node that publishes nothing about a request: it never wins over
 	// one that does.
 	noScore = math.MinInt64
-	// full is the use of a node with all GPUs in use.
-	full = 100
 )
 
-// ScoreShares returns the score of a node for shares: how full its GPUs would be, or how free if
-// the policy is spread.
-func (s *Scheduler) ScoreShares(r *Request, info framework.NodeInfo) int64 {
-	gpus := slices.Clone(s.state(info).left)
-	switch _, reason := r.place(gpus, s.placement); {
-	case reason != "":
-		return noScore
-	case cmp.Or(r.node, s.placement) == config.PlacementSpread:
-		return framework.MaxScore - load(gpus)
+// Total returns the GPUs of a node, in percent of one GPU.
+func (s *Scheduler) Total(info framework.NodeInfo) int64 {
+	total := int64(quota.Whole * len(s.state(info).left))
+	for _, gpu := range s.gpus {
+		total += quota.Whole * info.GetAllocatable().GetScalarResources()[gpu]
 	}
-	return load(gpus)
+	return total
 }
 
-// load returns the use of GPUs, 0 to 100: the mean of compute and memory taken.
-func load(gpus []quota.GPU) int64 {
-	if len(gpus) == 0 {
-		return 0
+// Use is how the GPUs of a node are used, in percent of one GPU.
+type Use struct {
+	// Idle is what pods have left, and Parts what of it is on GPUs that shares use.
+	Idle, Parts int64
+	// Rest is what is left of the GPUs of one request, and Load how full the node's shared GPUs are, 0 to 100.
+	Rest, Load int64
+}
+
+// Use returns how the GPUs of a node are used with a request for shares, or without one if it is nil.
+func (s *Scheduler) Use(r *Request, info framework.NodeInfo) (use Use) {
+	left := s.state(info).left
+	gpus := left
+	if r != nil {
+		gpus = slices.Clone(left)
+		r.place(gpus, s.placement) // It fits, or the pod would not come here.
 	}
-	sum := int64(0)
 	for i := range gpus {
-		g := &gpus[i]
-		sum += min(int64(g.VCore), quota.Whole)
-		if g.MemoryMiB > 0 {
-			sum += min(100*g.UsedMiB/g.Room(), 100)
-		} else if g.Consumers > 0 {
-			sum += 100
+		n := rest(&gpus[i])
+		use.Idle += n
+		if gpus[i].Consumers > 0 {
+			use.Parts += n
+		}
+		if gpus[i].Consumers > left[i].Consumers {
+			use.Rest += n
 		}
 	}
-	return sum / int64(2*len(gpus))
+	use.Load = quota.Whole - use.Idle/int64(max(1, len(gpus)))
+	for _, gpu := range s.gpus {
+		allocatable, requested := info.GetAllocatable().GetScalarResources(), info.GetRequested().GetScalarResources()
+		use.Idle += quota.Whole * max(0, allocatable[gpu]-requested[gpu])
+	}
+	return use
 }
 
-// ScoreGPUs returns the score of a node for whole GPUs of a resource, by its published topology; among
-// equal nodes, and those that publish nothing, by how many of its GPUs are in use.
-func (s *Scheduler) ScoreGPUs(
-	gpu corev1.ResourceName, gpus int64, w Weights, info framework.NodeInfo,
-) int64 {
-	score := s.published(info.Node()).score(gpu, gpus, w)
-	if score != noScore {
-		score *= full + 1
+// rest returns what is left of a GPU: of compute and memory the scarcer one.
+func rest(g *quota.GPU) int64 {
+	left := int64(quota.Whole - g.VCore)
+	switch {
+	case g.Exclusive || g.Unhealthy != "" || g.MemoryMiB <= 0 && g.Consumers > 0:
+		return 0
+	case g.MemoryMiB > 0:
+		left = min(left, quota.Whole*(g.Room()-g.UsedMiB)/g.Room())
 	}
-	allocatable := info.GetAllocatable().GetScalarResources()[gpu]
-	if allocatable <= 0 {
-		return score
-	}
-	return score + full*min(max(info.GetRequested().GetScalarResources()[gpu], 0), allocatable)/allocatable
+	return max(0, left)
 }
 
-// AllEqual reports whether all nodes that a pod fits on have the same score for whole GPUs of a
-// resource, as for pods that take all GPUs of equal nodes. Then Score need not run for each node.
-// It reports false for a pod that may fit on a node twice: kube-scheduler takes the scores of one
-// pod for the next that is equal, and would miss those of a node that got the first.
-func (s *Scheduler) AllEqual(gpu corev1.ResourceName, gpus int64, w Weights, nodes []framework.NodeInfo) bool {
-	return !slices.ContainsFunc(nodes, func(n framework.NodeInfo) bool {
-		twice := n.GetAllocatable().GetScalarResources()[gpu] >= 2*gpus
-		return twice || s.ScoreGPUs(gpu, gpus, w, n) != s.ScoreGPUs(gpu, gpus, w, nodes[0])
-	})
+// Spreads reports whether a request goes to the emptiest nodes.
+func (s *Scheduler) Spreads(r *Request) bool {
+	return cmp.Or(r.node, s.placement) == config.PlacementSpread
 }
 
-// Normalize maps scores to 1 to 100. Nodes that publish nothing get 0 if other nodes publish. Equal
-// scores are all 100.
-func Normalize(scores framework.NodeScoreList) {
-	published := func(score int64) bool { return score > noScore+full }
-	some := slices.ContainsFunc(scores, func(s framework.NodeScore) bool { return published(s.Score) })
-	least, most := int64(math.MaxInt64), int64(math.MinInt64)
-	for i := range scores {
-		if s := scores[i].Score; !some || published(s) {
-			least, most = min(least, s), max(most, s)
-		}
+// GPUs returns the GPUs that a request takes, in percent of one GPU, as far as it states them.
+func (r *Request) GPUs() (sum int64) {
+	for i := range r.containers {
+		c := &r.containers[i].request
+		sum += int64(c.GPUs * max(c.VCore, c.MemoryPercent, 1))
 	}
-	for i := range scores {
-		switch s := scores[i].Score; {
-		case some && !published(s):
-			scores[i].Score = framework.MinScore
-		case most == least:
-			scores[i].Score = framework.MaxScore
-		default:
-			part := float64(s-least) / float64(most-least)
-			scores[i].Score = 1 + int64(part*float64(framework.MaxScore-1))
-		}
-	}
+	return sum
+}
+
+// Topology returns the score of a node for whole GPUs of a resource, by its published topology.
+func (s *Scheduler) Topology(gpu corev1.ResourceName, gpus int64, w Weights, node *corev1.Node) int64 {
+	return s.published(node).score(gpu, gpus, w)
 }
 
 // score returns the score of a request for this number of GPUs of a resource.

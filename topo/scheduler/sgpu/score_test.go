@@ -1,14 +1,13 @@
 package sgpu
 
 import (
-	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/kube-scheduler/framework"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
@@ -37,64 +36,40 @@ func TestTopologyScore(t *testing.T) {
 			}
 		})
 	}
-	for _, tt := range []struct {
-		name         string
-		scores, want []int64
-	}{
-		{"a node that publishes nothing never wins", []int64{noScore, noScore + full, -50, 50}, []int64{0, 0, 1, 100}},
-		{"of nodes that all publish nothing the fuller one", []int64{noScore + 25, noScore, noScore + 50}, []int64{50, 1, 100}},
-		{"equal", []int64{7, 7}, []int64{100, 100}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var scores framework.NodeScoreList
-			for _, s := range tt.scores {
-				scores = append(scores, framework.NodeScore{Score: s})
-			}
-			Normalize(scores)
-			var got []int64
-			for i := range scores {
-				got = append(got, scores[i].Score)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("normalized (-want +got):\n%s", diff)
-			}
-		})
-	}
 }
 
-func TestAllEqual(t *testing.T) {
-	const table, better = `{"8":{"score":600,"loss":0}}`, `{"8":{"score":700,"loss":0}}`
-	type node struct {
-		gpus, requested int64
-		table           string
+// GPUs count as what is left of them, in the scarcer of compute and memory.
+func TestUse(t *testing.T) {
+	shared := func(gpus ...allocation.GPU) *info {
+		all := allocation.NodeGPUs{Version: 1, GPUs: gpus}
+		return holding(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{wellknown.SharedGPUs: all.String()}}})
+	}
+	gpu := func(uuid string, memory int64) allocation.GPU {
+		return allocation.GPU{UUID: uuid, MemoryMiB: memory, Slots: 4, Healthy: true}
+	}
+	asks, err := scheduler().Request(pod("p", 30, nil))
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		name  string
-		gpus  int64
-		nodes []node
-		want  bool
+		name         string
+		node         *info
+		total        int64
+		without, use Use
 	}{
-		{"equal nodes, all of whose GPUs the pod takes", 8, []node{{8, 0, table}, {8, 0, table}}, true},
-		{"nodes that publish nothing", 8, []node{{8, 0, ""}, {8, 0, ""}}, true},
-		{"more than half of equal nodes", 5, []node{{8, 2, ""}, {8, 2, ""}}, true},
-		{"a better topology", 8, []node{{8, 0, table}, {8, 0, better}}, false},
-		{"one that publishes nothing", 8, []node{{8, 0, ""}, {8, 0, table}}, false},
-		{"more GPUs in use", 5, []node{{8, 0, ""}, {8, 2, ""}}, false},
-		{"room for another pod on a node", 4, []node{{8, 0, ""}, {8, 0, ""}}, false},
-		{"room for another pod on one node", 8, []node{{8, 0, ""}, {16, 0, ""}}, false},
-		{"no nodes", 8, nil, true},
+		{"whole GPUs", &info{node: node(0), generation: 1, allocatable: 8, requested: 3}, 1000, Use{Idle: 600, Load: 50}, Use{570, 70, 70, 65}},
+		{"no GPUs", holding(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}), 0, Use{Load: 100}, Use{Load: 100}},
+		{"an unhealthy one", holding(node(0)), 200, Use{Idle: 100, Load: 50}, Use{70, 70, 70, 65}},
+		{"too little memory", shared(gpu("GPU-a", 1000)), 100, Use{Idle: 100}, Use{Idle: 100}},
+		{"memory is scarcer", shared(gpu("GPU-a", 5<<10)), 100, Use{Idle: 100}, Use{20, 20, 20, 80}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var nodes []framework.NodeInfo
-			for i, n := range tt.nodes {
-				object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-					Name: strconv.Itoa(i), Annotations: map[string]string{wellknown.GPUTopology: n.table},
-				}}
-				nodes = append(nodes, &info{node: object, generation: int64(i + 1), allocatable: n.gpus, requested: n.requested})
+			s := scheduler()
+			if got := s.Total(tt.node); got != tt.total {
+				t.Errorf("%d percent, want %d", got, tt.total)
 			}
-			got := scheduler().AllEqual("nvidia.com/gpu", tt.gpus, Weights{1, 1}, nodes)
-			if got != tt.want {
-				t.Errorf("%t, want %t", got, tt.want)
+			if diff := cmp.Diff([]Use{tt.without, tt.use}, []Use{s.Use(nil, tt.node), s.Use(asks, tt.node)}); diff != "" {
+				t.Errorf("without and with a share (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -186,8 +186,8 @@ func TestPlace(t *testing.T) {
 	if diff := cmp.Diff(decided("n", "GPU-a", 60).Containers, got); diff != "" || reason != "" {
 		t.Errorf("reason %q (-want +got):\n%s", reason, diff)
 	}
-	if got := load(free[:1]); got != (60+25)/2 {
-		t.Errorf("load %d", got)
+	if got := rest(&free[0]); got != 40 {
+		t.Errorf("%d percent are left", got)
 	}
 	if got, reason := r.place(free, config.PlacementBinpack); got != nil || !strings.Contains(reason, "lost") {
 		t.Errorf("a second one has %v: %q", got, reason)

@@ -243,7 +243,9 @@ func TestOtherNeighbors(t *testing.T) {
 		{"a bridge with the host's name", []Neighbor{bridge(spine, "Node1.dc"), bridge(leaf1, "leaf-1")}, nil, false, leaf1, 100},
 		{
 			"one that all ports hear",
-			[]Neighbor{bridge(spine, "s"), bridge(leaf1, "leaf-1")}, []Neighbor{bridge(spine, "s"), bridge(leaf2, "leaf-2")}, false, leaf1, ambiguous,
+			[]Neighbor{bridge(spine, "s"), bridge(leaf1, "leaf-1")},
+			[]Neighbor{bridge(spine, "s"), bridge(leaf2, "leaf-2")},
+			false, leaf1, ambiguous,
 		},
 		{"two of one address", []Neighbor{bridge(leaf1, "a")}, []Neighbor{bridge(leaf1, "b")}, false, leaf1 + "@a", 100},
 		{"the other is down", []Neighbor{bridge(leaf1, "a")}, []Neighbor{bridge(leaf1, "b")}, true, leaf1 + "@a", 100},

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -52,21 +51,6 @@ func TestForward(t *testing.T) {
 				t.Errorf("%q, %v", got, err)
 			}
 		})
-	}
-}
-
-// A user who may not forward a port reads which right it takes.
-func TestForwardForbidden(t *testing.T) {
-	const message = `pods "p" is forbidden: User "u" cannot create resource "pods/portforward"`
-	_, err := asked(t.Context(), t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(metav1.Status{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: http.StatusForbidden, Message: message,
-		})
-	}))
-	if err == nil || !strings.Contains(err.Error(), message) {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -34,7 +34,7 @@ func (l *Findings) machine(m *machine.Machine, c *config.NodeConfig, missing []l
 	l.excused(m)
 	// Checks that the configuration turns off are shown all the same.
 	state := health.Of(m, time.Now())
-	l.gpus(m, state)
+	l.gpus(c.WithoutExcluded(m), state)
 	l.hcas(m, state)
 	l.stack(m)
 	l.roles(m, &c.RDMA.Roles)

@@ -50,6 +50,9 @@ func TestFindings(t *testing.T) {
 		{"no subnet manager yet", func(m *machine.Machine) { port(m).State, port(m).SMLID = machine.PortInit, 0 }, []string{
 			"problem mlx5_1: port 1 is INIT: no subnet manager has brought it up",
 		}},
+		{"a lost GPU for a screen", func(m *machine.Machine) {
+			m.GPUs[1].Product, m.GPUs[1].Health = "NVIDIA DGX Display", machine.Health{State: machine.Lost, Reason: "lost"}
+		}, []string{"note GPU 0000:02:00.0: gpus.exclude has display: no pod gets it"}},
 		{"an idle virtual function", func(m *machine.Machine) {
 			m.HCAs[1].PhysFn, m.HCAs[1].NodeGUID, port(m).State = m.HCAs[0].PCI, "0000:0000:0000:0000", machine.PortDown
 		}, nil},

@@ -98,7 +98,7 @@ func (f *Flags) Config() (*config.Config, error) {
 	case f.config == "" && f.used != nil:
 		return f.used, nil
 	case f.config == "":
-		return config.New(config.Default()), nil
+		return config.Builtin(), nil
 	}
 	c, err := config.Load(f.config, &rule.CEL{})
 	if err != nil {

@@ -8,16 +8,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
-
-// versionLabel is the label with the version of the chart's programs.
-const versionLabel = "app.kubernetes.io/version"
 
 // Daemon describes a program of heddle in the cluster.
 type Daemon struct {
@@ -78,46 +74,45 @@ runs it.`,
 	return c
 }
 
-// Read returns the daemons in a namespace.
-func Read(ctx context.Context, client rest.Interface, namespace, selector string) (all []Daemon, err error) {
-	var sets appsv1.DaemonSetList
-	if err := list(ctx, client, namespace, "daemonsets", selector, &sets); err != nil {
-		return nil, err
-	}
-	for i := range sets.Items {
-		s := &sets.Items[i]
-		d := Daemon{
-			Name: s.Name, Kind: "DaemonSet", Version: s.Labels[versionLabel], Created: s.CreationTimestamp,
-			Wanted: s.Status.DesiredNumberScheduled, Ready: s.Status.NumberReady,
-		}
-		if s.Status.ObservedGeneration >= s.Generation {
-			d.Updated = s.Status.UpdatedNumberScheduled
-		}
-		all = append(all, d)
-	}
-	var deployments appsv1.DeploymentList
-	if err := list(ctx, client, namespace, "deployments", selector, &deployments); err != nil {
-		return nil, err
-	}
-	for i := range deployments.Items {
-		s := &deployments.Items[i]
-		d := Daemon{
-			Name: s.Name, Kind: "Deployment", Version: s.Labels[versionLabel], Created: s.CreationTimestamp,
-			Wanted: s.Status.Replicas, Ready: s.Status.ReadyReplicas,
-		}
-		if s.Spec.Replicas != nil {
-			d.Wanted = *s.Spec.Replicas
-		}
-		if s.Status.ObservedGeneration >= s.Generation {
-			d.Updated = s.Status.UpdatedReplicas
-		}
-		all = append(all, d)
-	}
-	return all, nil
+// workloads is a list of DaemonSets or Deployments, with the fields of either.
+type workloads struct {
+	Items []struct {
+		metav1.ObjectMeta `json:"metadata"`
+
+		Spec struct {
+			Replicas int32 `json:"replicas"`
+		} `json:"spec"`
+		Status struct {
+			ObservedGeneration int64 `json:"observedGeneration"`
+			Desired            int32 `json:"desiredNumberScheduled"`
+			UpdatedScheduled   int32 `json:"updatedNumberScheduled"`
+			NumberReady        int32 `json:"numberReady"`
+			UpdatedReplicas    int32 `json:"updatedReplicas"`
+			ReadyReplicas      int32 `json:"readyReplicas"`
+		} `json:"status"`
+	} `json:"items"`
 }
 
-func list(ctx context.Context, client rest.Interface, namespace, plural, selector string, into any) error {
-	path := "/apis/apps/v1/namespaces/" + namespace + "/" + plural
-	_, err := cluster.ReadPath(ctx, client, path, strings.Trim("app.kubernetes.io/part-of=heddle,"+selector, ","), into)
-	return err
+// Read returns the daemons in a namespace.
+func Read(ctx context.Context, client rest.Interface, namespace, selector string) (all []Daemon, err error) {
+	selector = strings.Trim("app.kubernetes.io/part-of=heddle,"+selector, ",")
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		var list workloads
+		path := "/apis/apps/v1/namespaces/" + namespace + "/" + strings.ToLower(kind) + "s"
+		if _, err := cluster.ReadPath(ctx, client, path, selector, &list); err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			w := &list.Items[i]
+			d := Daemon{
+				Name: w.Name, Kind: kind, Version: w.Labels["app.kubernetes.io/version"], Created: w.CreationTimestamp,
+				Wanted: w.Status.Desired + w.Spec.Replicas, Ready: w.Status.NumberReady + w.Status.ReadyReplicas,
+			}
+			if w.Status.ObservedGeneration >= w.Generation {
+				d.Updated = w.Status.UpdatedScheduled + w.Status.UpdatedReplicas
+			}
+			all = append(all, d)
+		}
+	}
+	return all, nil
 }

@@ -100,28 +100,19 @@ func (m *master) explain(s *metav1.Status, err error) error {
 
 // find finds topo-master. An error of the command line names the command.
 func (m *master) find(c *cobra.Command) error {
-	secrets := []struct{ name, value string }{
-		{"token-file", m.tokenFile}, {"ca-file", m.caFile}, {"tls-server-name", m.serverName},
+	secret := m.tokenFile+m.caFile+m.serverName != ""
+	if m.server == "" && secret {
+		return cli.UsageErrorf(c, "--token-file, --ca-file and --tls-server-name are for --topo-master: "+
+			"the API server authenticates topo-master, and passes no token on")
 	}
-	var base *url.URL
 	if m.server != "" {
-		var err error
-		base, err = url.Parse(m.server)
-		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-			return cli.UsageErrorf(c, "invalid --topo-master %q: want a URL such as http://10.0.0.7:9001", m.server)
-		}
-	}
-	for _, flag := range secrets {
+		base, err := url.Parse(m.server)
 		switch {
-		case flag.value == "":
-		case base == nil:
-			return cli.UsageErrorf(c, "--%s is for --topo-master: the API server authenticates topo-master, "+
-				"and passes no token on", flag.name)
-		case base.Scheme != "https":
-			return cli.UsageErrorf(c, "--%s is for a --topo-master of https://", flag.name)
+		case err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https":
+			return cli.UsageErrorf(c, "invalid --topo-master %q: want a URL such as http://10.0.0.7:9001", m.server)
+		case secret && base.Scheme != "https":
+			return cli.UsageErrorf(c, "--token-file, --ca-file and --tls-server-name are for a --topo-master of https://")
 		}
-	}
-	if base != nil {
 		return m.direct()
 	}
 	api, err := m.cluster.Client()

@@ -232,8 +232,8 @@ func TestFaults(t *testing.T) {
 		{"a format of nothing", []string{"tree", "--format", "slurm"}, "unknown flag: --format"},
 		{"no URL", []string{"--topo-master", "10.0.0.7:9001"}, "invalid --topo-master"},
 		{"not found", []string{"export", "--format", "kueue", "--topo-master", s.URL}, "404"},
-		{"a token in the clear", []string{"--topo-master", s.URL, "--token-file", "t"}, "--token-file is for a --topo-master of https://"},
-		{"a token for the API server to pass on", []string{"--token-file", "t"}, "--token-file is for --topo-master"},
+		{"a token in the clear", []string{"--topo-master", s.URL, "--token-file", "t"}, "are for a --topo-master of https://"},
+		{"a token for the API server to pass on", []string{"--token-file", "t"}, "are for --topo-master"},
 		{"no authority there", []string{"--topo-master", "https://127.0.0.1:1", "--ca-file", "/nowhere"}, "/nowhere"},
 		{"no topo-master there", []string{"--topo-master", "http://127.0.0.1:1"}, "ask topo-master"},
 	} {

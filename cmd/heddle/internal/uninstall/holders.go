@@ -21,7 +21,7 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 	if plugin != nil {
 		spec = plugin.Spec.Template.Spec
 	}
-	name, c := cluster.ConfigName(&spec), config.New(config.Default())
+	name, c := cluster.ConfigName(&spec), config.Builtin()
 	files, err := cluster.ConfigFiles(ctx, u.client, u.namespace, name)
 	if err != nil {
 		return nil, err

@@ -1,11 +1,9 @@
 package uninstall
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
@@ -59,28 +57,5 @@ func TestRun(t *testing.T) {
 	got := []any{node.Labels, node.Annotations, len(node.Status.Conditions)}
 	if diff := cmp.Diff([]any{map[string]string{"a": "b"}, map[string]string{"x": "y"}, 1}, got); diff != "" {
 		t.Errorf("the Node (-want +got):\n%s", diff)
-	}
-}
-
-// A cluster of more than one page is read whole.
-func TestPages(t *testing.T) {
-	client := clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		query := r.URL.Query()
-		if query.Get("limit") != "500" || query.Get("labelSelector") != "a in (b,c)" {
-			t.Errorf("asked for %s", r.URL)
-		}
-		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
-		name := "second"
-		if query.Get("continue") == "" {
-			name, list.Continue = "first", "next"
-		}
-		list.Items = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: name}}}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(list)
-	}))
-	var got []string
-	err := each(t.Context(), client, "", "pods", "a in (b,c)", func(pod *corev1.Pod) { got = append(got, pod.Name) })
-	if err != nil || !slices.Equal(got, []string{"first", "second"}) {
-		t.Errorf("error %v, pods %q", err, got)
 	}
 }

@@ -4,9 +4,15 @@ label patterns one "*" stands for what depends on the hardware. The lists repeat
 api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares them.
 */}}
 
-{{/* The cluster's domains as they are configured, where the vendor may be auto. */}}
+{{/* The cluster's domains as they are configured, where the vendor may be auto. As in
+     api/config a resource with a vendor's name selects the vendor. */}}
 {{- define "heddle.clusterDomains" -}}
-{{- $default := dict "vendor" "nvidia.com" "card" "gpu" "company" "heddle.dev" }}
+{{- $default := dict "vendor" "auto" "card" "gpu" "company" "heddle.dev" }}
+{{- $names := .Values.config.cluster.resources | default dict }}
+{{- range list "vmemoryPercentage" "vmemory" "vcore" "sgpu" "gpu" }}
+{{- $vendor := get $names . | toString | splitList "/" | first }}
+{{- if has $vendor (list "nvidia.com" "amd.com" "metax-tech.com") }}{{ $_ := set $default "vendor" $vendor }}{{ end }}
+{{- end }}
 {{- merge (dict) (.Values.config.cluster.domains | default dict) $default | toJson }}
 {{- end }}
 
@@ -132,8 +138,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
      where a card may be shared, and sgpu.rejectedFor is not 0 throughout or the
      enforcer of memory is evict, or where HCAs have count strict. What stands in
      an existing ConfigMap is not known here, so that counts as shared, and so does
-     gpuDevice.sGPUHybridMode, for which people apply the ConfigMap. And where the
-     policy of remediation is drain. */}}
+     gpuDevice.sGPUHybridMode. And where the policy of remediation is drain. */}}
 {{- define "heddle.evicts" -}}
 {{- $cluster := .Values.config.cluster }}
 {{- $shares := or .Values.config.existingConfigMap .Values.gpuDevice.sGPUHybridMode }}

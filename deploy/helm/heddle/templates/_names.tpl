@@ -90,6 +90,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{/* The cluster's NodeConfig, merged with other values that set parts of it. */}}
 {{- define "heddle.clusterConfig" -}}
 {{- $config := deepCopy .Values.config.cluster }}
+{{- if .Values.gpuDevice.sGPUHybridMode }}{{ $_ := set $config "mode" "sgpu" }}{{ end }}
 {{- $topology := $config.topology | default dict }}
 {{- with .Values.topoDiscovery }}
 {{- if .deploy }}
