@@ -102,7 +102,8 @@ func TestParseTable(t *testing.T) {
 		{"another language", "| 显存 |", table{memoryMiB: map[string]int64{}}, "no GPU with its memory"},
 		{
 			"no number for one of two", strings.Replace(newTable, "/65536", "/NA", 1),
-			table{"3.4.4", "3.3.0.15", map[string]int64{"0000:0f:00.0": 65536}}, "memory of 0000:0e:00.0",
+			table{"3.4.4", "3.3.0.15", map[string]int64{"0000:0f:00.0": 65536}},
+			"memory of 0000:0e:00.0",
 		},
 		{"no number", strings.ReplaceAll(oldTable, "/65536", "/NA"), table{"2.5.014", "", map[string]int64{}}, "memory of 0000:2a:00.0"},
 	} {
