@@ -111,7 +111,8 @@ func (o Options) state(b Binaries) state {
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.cache, "log", o.Name),
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
 		Kwok:   o.Kwok, NodeLease: o.NodeLease,
-		KubeletBinary: o.KubeletBinary, RootDir: o.RootDir, CRIO: o.CRIO, FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
+		KubeletBinary: o.KubeletBinary, RootDir: o.RootDir, CRIO: o.CRIO,
+		FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
 		Binaries: b,
 	}
 }

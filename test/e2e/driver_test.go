@@ -30,8 +30,8 @@ type driverLayout struct {
 	cdi bool
 }
 
-// TestDriverLayouts: the command of the quick start finds the GPUs of a node wherever their driver is, whoever
-// brought it, and no daemon restarts for that. At first the driver comes after the daemons.
+// TestDriverLayouts: the command of the quick start finds the GPUs of a node wherever their driver is and
+// however it was installed, and no daemon restarts for that. At first the driver comes after the daemons.
 func TestDriverLayouts(t *testing.T) {
 	if _, err := os.Lstat("/dev/nvidiactl"); err == nil {
 		t.Skip("this machine has a driver of its own")

@@ -49,7 +49,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Start of the silence of a source with an old answer in use, in seconds since 1970.",
 		}, []string{"source"}),
 		skipped: with.NewGauge(prometheus.GaugeOpts{
-			Namespace: "heddle", Subsystem: "topology", Name: "skipped", Help: "Devices and sources that the last pass could not read.",
+			Namespace: "heddle", Subsystem: "topology", Name: "skipped",
+			Help: "Devices and sources that the last pass could not read.",
 		}),
 	}
 }
