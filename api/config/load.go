@@ -137,7 +137,9 @@ func (l *loader) build() *Config {
 	c := &Config{Cluster: defaults()}
 	l.decode(l.cluster, l.cluster.Root, KeyCluster, &c.Cluster)
 	c.Cluster.applyPreset(l.cluster.Has(gpuProduct))
-	c.Cluster.fixVendor(l.cluster.Has(vendorKey))
+	if !l.cluster.Has(vendorKey) {
+		c.Cluster.FixVendor()
+	}
 	known := map[string]bool{}
 	for _, e := range c.Cluster.complete(l.compiler) {
 		known[e.Error()] = true
@@ -154,7 +156,9 @@ func (l *loader) build() *Config {
 		l.decode(l.nodes, item, KeyNodes, &o)
 		at := fmt.Sprintf("[%d]", i)
 		o.applyPreset(l.cluster.Has(gpuProduct) || l.nodes.Has(at+"."+gpuProduct))
-		o.fixVendor(l.cluster.Has(vendorKey) || l.nodes.Has(at+"."+vendorKey))
+		if !l.cluster.Has(vendorKey) && !l.nodes.Has(at+"."+vendorKey) {
+			o.FixVendor()
+		}
 		for _, e := range o.complete(l.compiler) {
 			path := at + "." + e.Path
 			switch section := strings.FieldsFunc(e.Path, func(r rune) bool { return r == '.' || r == '[' })[0]; {

@@ -57,12 +57,9 @@ func (c NodeConfig) ForVendor(vendor string) NodeConfig {
 	return c
 }
 
-// fixVendor takes the vendor from the names of resources unless domains.vendor is written: shares that are
+// FixVendor takes the vendor from the names of resources, for configurations that do not name it: shares that are
 // called nvidia.com/gpu, as HAMi calls them, are NVIDIA's.
-func (c *NodeConfig) fixVendor(written bool) {
-	if written {
-		return
-	}
+func (c *NodeConfig) FixVendor() {
 	r := &c.Resources
 	for _, name := range []string{r.GPU, r.SGPU, r.VCore, r.VMemory, r.VMemoryPercentage} {
 		for _, vendor := range wellknown.Vendors() {
