@@ -180,7 +180,7 @@ func stepEthernet(t *testing.T, b *topoChart) {
 		t.Fatal(err)
 	}
 	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
-		"--set", "topoDiscovery.worker.infiniband=false")
+		"--set", "topoDiscovery.worker.infiniband=false,driver.access=runtime")
 	patch := `[{"op": "add", "path": "/spec/template/spec/volumes/-", "value": {"name": "fixture", "hostPath": {"path": "` + dir + `"}}},
 		{"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-", "value": {"name": "fixture", "mountPath": "/fixture", "readOnly": true}},
 		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--sysfs-root=/fixture/sys"},

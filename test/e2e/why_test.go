@@ -40,7 +40,7 @@ func TestWhy(t *testing.T) {
 	f.running(t, "first", 2)
 	f.running(t, "second", 2)
 	f.gang(t, "third", 2, map[string]string{inOneLeaf: "leaf"})
-	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu since ", " until ",
+	answers("third-1", "nvidia.com/gpu: 0 of 8 free, asked for 8", "0 of 2", f.namespace+"/first: 16 nvidia.com/gpu for ", ", ends in ",
 		f.namespace+"/second: 16 nvidia.com/gpu", "for none of these pods, on any node")
 
 	f.kubectl(t, "delete", "pods", "-n", f.namespace, "first-0", "first-1", "--grace-period=0", "--force")
