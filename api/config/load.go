@@ -137,9 +137,7 @@ func (l *loader) build() *Config {
 	c := &Config{Cluster: defaults()}
 	l.decode(l.cluster, l.cluster.Root, KeyCluster, &c.Cluster)
 	c.Cluster.applyPreset(l.cluster.Has(gpuProduct))
-	if !l.cluster.Has(vendorKey) {
-		c.Cluster.FixVendor()
-	}
+	c.Cluster.FixVendor(l.cluster.Has(vendorKey))
 	known := map[string]bool{}
 	for _, e := range c.Cluster.complete(l.compiler) {
 		known[e.Error()] = true
@@ -156,9 +154,7 @@ func (l *loader) build() *Config {
 		l.decode(l.nodes, item, KeyNodes, &o)
 		at := fmt.Sprintf("[%d]", i)
 		o.applyPreset(l.cluster.Has(gpuProduct) || l.nodes.Has(at+"."+gpuProduct))
-		if !l.cluster.Has(vendorKey) && !l.nodes.Has(at+"."+vendorKey) {
-			o.FixVendor()
-		}
+		o.FixVendor(l.cluster.Has(vendorKey) || l.nodes.Has(at+"."+vendorKey))
 		for _, e := range o.complete(l.compiler) {
 			path := at + "." + e.Path
 			switch section := strings.FieldsFunc(e.Path, func(r rune) bool { return r == '.' || r == '[' })[0]; {

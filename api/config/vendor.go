@@ -57,9 +57,12 @@ func (c NodeConfig) ForVendor(vendor string) NodeConfig {
 	return c
 }
 
-// FixVendor takes the vendor from the names of resources, for configurations that do not name it: shares that are
-// called nvidia.com/gpu, as HAMi calls them, are NVIDIA's.
-func (c *NodeConfig) FixVendor() {
+// FixVendor takes the vendor from the names of resources unless domains.vendor is written: shares that are called
+// nvidia.com/gpu, as HAMi calls them, are NVIDIA's.
+func (c *NodeConfig) FixVendor(written bool) {
+	if written {
+		return
+	}
 	r := &c.Resources
 	for _, name := range []string{r.GPU, r.SGPU, r.VCore, r.VMemory, r.VMemoryPercentage} {
 		for _, vendor := range wellknown.Vendors() {

@@ -35,7 +35,7 @@ import (
 const (
 	// documented is heddle-scheduler's configuration where it takes native PodGroups.
 	documented = "../../../cmd/heddle-scheduler/testdata/scheduler-generic-workload.yaml"
-	// racks and rackSize are those of upstream's node template for topology.
+	// racks and rackSize match the node template of upstream's topology cases.
 	racks, rackSize = 50, 100
 )
 

@@ -80,11 +80,9 @@ func readArgs(object runtime.Object) (Args, error) {
 	} else if object != nil && !ok {
 		return Args{}, fmt.Errorf("arguments of %s: %T is not JSON", Name, object)
 	}
-	if args.Domains.Vendor == wellknown.VendorAuto {
-		named := config.NodeConfig{Domains: args.Domains, Resources: args.Resources}
-		named.FixVendor()
-		args.Domains = named.Domains
-	}
+	named := config.NodeConfig{Domains: args.Domains, Resources: args.Resources}
+	named.FixVendor(args.Domains.Vendor != wellknown.VendorAuto)
+	args.Domains = named.Domains
 	if err := args.check(); err != nil {
 		return Args{}, fmt.Errorf("arguments of %s: %w", Name, err)
 	}
