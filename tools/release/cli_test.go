@@ -22,7 +22,9 @@ func TestCLI(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, name := range []string{"heddle", "kubectl-heddle"} {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(dir, name), "--version").CombinedOutput()
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, name), "version")
+		cmd.Env = append(os.Environ(), "HOME="+dir, "KUBECONFIG=") // Without a cluster.
+		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "v9.9.9") {
 			t.Errorf("%s: %v: %s", name, err, out)
 		}
