@@ -33,7 +33,7 @@ func TestRead(t *testing.T) {
 	if _, err := Read(path("absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an absent file: %v", err)
 	}
-	// What is no file of ours is replaced.
+	// A file of others is replaced.
 	if err := Write(path("zero"), []byte("a"), 0o600, Quick); err != nil {
 		t.Fatal(err)
 	}

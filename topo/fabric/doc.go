@@ -70,8 +70,8 @@
 // cables are as expected) and the rail is not usual there or more members agree with the expectation than with
 // the port. It belongs on the leaf of those that have the most other cables in common with it. Two nodes that
 // contradict each other without a third one cause no finding, nor does one between two groups: tied without a name
-// to decide, half of whose cables are in one other group or where hardly another node is, or with two cables from
-// the usual rails in another group, in a fleet of which one node in twenty is tied.
+// to decide, with half of its cables in one other group or where hardly another node is, or with two cables from
+// the usual rails in another group, in a fleet with one tied node in twenty.
 //
 // # Names
 //

@@ -44,7 +44,7 @@ func fleets() []fleet {
 	}
 }
 
-// fault is what is done to a fleet.
+// fault damages a fleet.
 type fault struct {
 	name  string
 	apply func(f *fabrics.Fabric, rng *rand.Rand)

@@ -19,7 +19,7 @@ type shape struct {
 	known *known
 }
 
-// known is what the fleet shows about a shape.
+// known holds what the fleet shows about a shape.
 type known struct {
 	*shape
 	// wholes are the shapes that nodes of this one may have had, before they lost HCAs.

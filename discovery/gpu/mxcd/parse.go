@@ -56,7 +56,7 @@ func parseList(text string) ([]listed, error) {
 	return all, partial(len(all), errs)
 }
 
-// partial returns the errors of an answer with so many good lines; they are an errPartial if there are some.
+// partial returns the errors of an answer; they are an errPartial if it has good lines.
 func partial(good int, errs []error) error {
 	if err := errors.Join(errs...); err == nil || good == 0 {
 		return err

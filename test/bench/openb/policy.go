@@ -66,7 +66,7 @@ func used(n *Node, t *Task) float64 {
 		float64(n.idle()-t.total())/gpus
 }
 
-// LeastAllocated and MostAllocated are those of kube-scheduler's NodeResourcesFit.
+// LeastAllocated and MostAllocated score as kube-scheduler's NodeResourcesFit.
 func LeastAllocated() Policy {
 	return Policy{Name: "LeastAllocated", Stable: true, Merit: func(n *Node, t *Task) merit {
 		return merit{math.Floor(100 * used(n, t) / 3)}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Seeds are those of the paper.
+// Seeds are the paper's.
 func Seeds(n int) (seeds []int64) {
 	for i := range n {
 		seeds = append(seeds, int64(42+i))

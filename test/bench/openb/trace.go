@@ -24,7 +24,7 @@ func Traces() []string {
 	}
 }
 
-// Whole is one GPU, of which tasks ask for thousandths.
+// Whole is one GPU; tasks ask for thousandths of it.
 const Whole = 1000
 
 // Task is a pod of a trace.
@@ -32,7 +32,7 @@ type Task struct {
 	// CPU is in thousandths, Memory in MiB. GPUs is how many GPUs it asks for, Share how much of each.
 	CPU, Memory int64
 	GPUs, Share int
-	// Models are those that it accepts, joined by |; empty for any.
+	// Models lists the accepted models, joined by |; empty for any.
 	Models string
 	// Kind is equal for equal tasks.
 	Kind int

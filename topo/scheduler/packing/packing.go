@@ -16,7 +16,7 @@ import (
 // Whole is one GPU. GPUs are counted in percent of one, so that shares count as what they are.
 const Whole = 100
 
-// Room is what a node has left.
+// Room holds what a node has left.
 type Room struct {
 	// GPUs is in percent of one GPU, and Parts what of it is on GPUs that shares use.
 	GPUs, Parts int64

@@ -35,7 +35,7 @@ const (
 // Output is the value of -o and --output.
 type Output struct {
 	Format string
-	// Names are what FormatName prints: kind/name, a line each.
+	// Names lists what FormatName prints: kind/name, a line each.
 	Names   []string
 	formats []string
 	// encoded is the object that was printed last.

@@ -15,7 +15,7 @@ import (
 // keys are the ones without a translation.
 type section struct {
 	path string
-	// key is that of a file in a ConfigMap.
+	// key names a file in a ConfigMap.
 	key    string
 	fields map[string]any
 	subs   []*section

@@ -17,7 +17,7 @@ import (
 const (
 	// maxFile bounds the bytes kept of one file, and maxBundle those of all.
 	maxFile, maxBundle = 1 << 20, 32 << 20
-	// machineFile and configDir are what --machine and --config read.
+	// machineFile and configDir are read by --machine and --config.
 	machineFile, configDir = "machine.json", "config/"
 )
 

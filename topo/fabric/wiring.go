@@ -1,0 +1,235 @@
+package fabric
+
+import (
+	"maps"
+	"slices"
+)
+
+// wiring describes the cabling of the members of one shape.
+type wiring struct {
+	*known
+	// members counts them, rails are by position.
+	members int
+	rails   []railPorts
+	// most is the largest number of ports of one rail on a leaf.
+	most map[int32]int32
+	// byRail is set if the shape is wired by rail at all, expects if that shows where cables belong.
+	byRail, expects bool
+}
+
+// railPorts are the ports of a wiring on one rail and plane.
+type railPorts struct {
+	Rail
+	position int32
+	leaves   tally[int32]
+	// leaf is expected, and agree is how many ports are on it.
+	leaf, agree int32
+	// dark counts the members with a port that never had a link.
+	dark int
+	// recent are the newest changes of ports, in seconds since 1970, the newest last.
+	recent [few + 1]int64
+}
+
+// wiring returns the wiring of a member's shape, and makes it if need be.
+func (c *cablingCheck) wiring(m *node) *wiring {
+	k := c.whole(m)
+	w := c.shapes[k.shape]
+	if w == nil {
+		w = &wiring{known: k, most: map[int32]int32{}}
+		w.rails = make([]railPorts, len(w.positions))
+		for i, at := range w.positions {
+			w.rails[i] = railPorts{Rail: Rail{Rail: at / maxPlane, Plane: at % maxPlane}, position: at}
+		}
+		c.shapes[w.shape] = w
+	}
+	return w
+}
+
+// rail returns the rail of a position, an empty one if the shape has none there.
+func (w *wiring) rail(position int32) *railPorts {
+	if at, found := slices.BinarySearch(w.positions, position); found {
+		return &w.rails[at]
+	}
+	return &railPorts{}
+}
+
+// count fills the rails and the group's own leaves.
+func (c *cablingCheck) count() {
+	for _, m := range c.members {
+		c.alike[m.known.shape]++
+	}
+	for _, m := range c.members {
+		c.wiring(m).count(m.links.ports)
+		for i := range m.links.ports {
+			if p := &m.links.ports[i]; p.leaf != 0 && p.far.Value().Name != "" {
+				c.names.add(named{p.leaf, p.far.Value().Name}, 1)
+			}
+		}
+	}
+	for _, w := range c.shapes {
+		for i := range w.rails {
+			for _, l := range w.rails[i].leaves.list {
+				if w.most[l.value] = max(w.most[l.value], l.n); c.stray(l.value) == nil {
+					c.own.add(l.value, l.n)
+				}
+			}
+		}
+	}
+}
+
+// count adds the ports of a member.
+func (w *wiring) count(ports []port) {
+	w.members++
+	for i := range ports {
+		p := &ports[i]
+		r := w.rail(p.position)
+		if p.leaf != 0 {
+			r.leaves.add(p.leaf, 1)
+		}
+		if p.since > r.recent[0] {
+			r.recent[0] = p.since
+			slices.Sort(r.recent[:])
+		}
+		if p.neverUp() && (i == 0 || ports[i-1].position != r.position) { // Sorted: one rail's are neighbors.
+			r.dark++
+		}
+	}
+}
+
+// fits reports whether a rail is one of those that a shape usually has at a leaf: at least half
+// as many ports as the rail with the most.
+func (w *wiring) fits(leaf int32, r *railPorts) bool {
+	return 2*r.leaves.count(leaf) >= w.most[leaf] && w.most[leaf] > 0
+}
+
+// isPattern reports whether so many members have a rail on a leaf that it is right for all of them: three,
+// and one in twelve.
+func (w *wiring) isPattern(leaf int32, r *railPorts) bool {
+	n := r.leaves.count(leaf)
+	return n > few && 12*int(n) >= w.members && w.fits(leaf, r)
+}
+
+// expect decides which leaf is right at each rail, and whether the shape is
+// wired by rail.
+func (c *cablingCheck) expect(w *wiring) {
+	agree, total := int32(0), int32(0)
+	for i := range w.rails {
+		r, right := &w.rails[i], int32(0)
+		for _, l := range r.leaves.list {
+			switch {
+			case w.isPattern(l.value, r):
+				right += l.n
+			case c.stray(l.value) != nil:
+				continue
+			}
+			if total += l.n; w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
+				r.leaf, r.agree = l.value, l.n
+			}
+		}
+		agree += max(right, r.agree)
+		r.Leaf = c.name(r.leaf)
+		if r.leaf != 0 && w.hasGPUs() {
+			c.expected = append(c.expected, r.leaf)
+		}
+	}
+	w.byRail = 4*agree >= 3*total
+	w.expects = w.hasGPUs() && !w.rare || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
+}
+
+// prefers reports whether a leaf with n of a rail's ports is a better
+// expectation than the one that the rail has: more of its ports, more of the
+// group's, the lesser ID.
+func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
+	if n != r.agree {
+		return n > r.agree
+	}
+	if x, y := c.own.count(leaf), c.own.count(r.leaf); x != y {
+		return x > y
+	}
+	return c.ids[leaf] < c.ids[r.leaf]
+}
+
+// expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
+// two shapes expect different leaves behind a rail, the first decides.
+func expectations(all []*wiring) []Rail {
+	if slices.ContainsFunc(all, func(w *wiring) bool { return w.hasGPUs() }) {
+		all = slices.DeleteFunc(all, func(w *wiring) bool { return !w.hasGPUs() })
+	}
+	rails := map[int32]Rail{}
+	for _, w := range slices.Backward(all) {
+		for i := range w.rails {
+			rails[w.rails[i].position] = w.rails[i].Rail
+		}
+	}
+	var out []Rail
+	for _, at := range slices.Sorted(maps.Keys(rails)) {
+		if rails[at].Leaf != (Switch{}) {
+			out = append(out, rails[at])
+		}
+	}
+	return out
+}
+
+// like returns the wiring by which a member's cables are checked: of that of its shape and those that
+// most of its cables, at least two, agree with, the one with the most members.
+func (c *cablingCheck) like(m *node, own *wiring) *wiring {
+	for _, w := range c.patterns {
+		agree, all := 0, 0
+		for i := range m.links.ports {
+			if p := &m.links.ports[i]; p.leaf != 0 {
+				if all++; w.isPattern(p.leaf, w.rail(p.position)) {
+					agree++
+				}
+			}
+		}
+		if w == own || w.expects && w.hasGPUs() && agree >= 2 && 2*agree > all {
+			return w
+		}
+	}
+	return own
+}
+
+// isUnused reports whether a port is one that most like nodes have without a
+// cable, in the group and in the fleet: second ports. A leaf that fails does not suggest
+// that: its ports had links, or those of other groups have. Fewer than three nodes prove nothing, and nothing
+// is expected of a node without GPUs.
+func (w *wiring) isUnused(p *port) bool {
+	at, found := slices.BinarySearch(w.positions, p.position)
+	return p.neverUp() && (!w.hasGPUs() || w.members > few && found && 2*w.rails[at].dark > w.members && w.unused[at])
+}
+
+// missing returns the rails that similar nodes have and this one lacks. A lost HCA
+// shifts the numbers of those behind it where rails are numbered by rank: then
+// the cables of those behind it are on leaves that were not theirs, the last one's
+// leaf among them, the lost rails are the ones with no port left for them, and the
+// others' numbers prove nothing.
+func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
+	if n.shape == w.shape || !w.expects {
+		return nil, false
+	}
+	var lacked, strayed []*railPorts
+	var elsewhere tally[int32]
+	for i := range w.rails {
+		if !slices.Contains(n.shape.positions, w.rails[i].position) {
+			lacked = append(lacked, &w.rails[i])
+		}
+	}
+	for i := range n.ports {
+		if l, r := n.ports[i].leaf, w.rail(n.ports[i].position); l != 0 && l != r.leaf {
+			elsewhere.add(l, 1)
+			strayed = append(strayed, r)
+		}
+	}
+	reached := func(r *railPorts) bool { return elsewhere.count(r.leaf) > 0 }
+	if !w.byRail || !slices.ContainsFunc(lacked, reached) {
+		return lacked, false
+	}
+	lost := slices.DeleteFunc(append(strayed, lacked...), func(r *railPorts) bool {
+		elsewhere.add(r.leaf, -1)
+		return elsewhere.count(r.leaf) >= 0
+	})
+	if len(lost) < len(lacked) {
+		return lacked, true
+	}
+	return lost[:len(lacked)], true
+}
