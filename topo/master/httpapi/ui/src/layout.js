@@ -205,9 +205,9 @@ export function room(item, width) {
   return item.isLeaf ? Math.min(level, 4) : level;
 }
 
-/** eighths is how much of a cell is filled for free GPUs: some is never none, not all never all. */
+/** eighths is how much of a cell is filled for GPUs in use: some is never none, not all never all. */
 export function eighths(g) {
-  if (!g.total || !g.free) return 0;
-  if (g.free >= g.total) return 8;
-  return Math.min(7, Math.max(1, Math.round((8 * g.free) / g.total)));
+  if (!g.total || !g.used) return 0;
+  if (g.used >= g.total) return 8;
+  return Math.min(7, Math.max(1, Math.round((8 * g.used) / g.total)));
 }
