@@ -155,8 +155,8 @@ func sharesOf(pod *corev1.Pod) map[string]allocation.Sharing {
 	return out
 }
 
-// Nodes returns the names of the Nodes that a selector matches and that pods of a namespace hold GPUs of, sorted; an
-// empty selector or namespace matches all.
+// Nodes returns the names of the Nodes that a selector matches and that pods of a namespace hold GPUs of, in any order;
+// an empty selector or namespace matches all.
 func (c *Consumers) Nodes(ctx context.Context, selector labels.Selector, namespace string) ([]string, error) {
 	if err := c.limit.Wait(ctx); err != nil {
 		return nil, fmt.Errorf("wait for other questions: %w", err)
@@ -172,7 +172,7 @@ func (c *Consumers) Nodes(ctx context.Context, selector labels.Selector, namespa
 			return nil
 		})
 		if err != nil || selector.Empty() {
-			return slices.Sorted(maps.Keys(found)), err
+			return slices.AppendSeq([]string{}, maps.Keys(found)), err
 		}
 	}
 	names := []string{}
@@ -182,7 +182,6 @@ func (c *Consumers) Nodes(ctx context.Context, selector labels.Selector, namespa
 		}
 		return nil
 	})
-	slices.Sort(names)
 	return names, err
 }
 

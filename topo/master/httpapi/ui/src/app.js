@@ -156,8 +156,8 @@ function summary() {
     make('span', { class: 'stat whole' }, make('b', {}, number(total)), ` ${total === 1 ? 'node' : 'nodes'}`),
     filter('ready', c.ready, 'ready'), filter('degraded', c.degraded, 'degraded'), filter('notready', c.notReady, 'not ready'),
     make('span', { class: 'stat gpus' }, meter, make('b', {}, isBusy(g) ? 'busy' : number(g.used)),
-      isBusy(g) ? `: all ${number(g.total)} GPUs in use` : ` of ${number(g.total)} GPUs in use, ${number(g.free ?? 0)} free`,
-      g.shared ? make('span', {}, `, ${number(g.shared)} shared`) : '',
+      (isBusy(g) ? `: all ${number(g.total)} GPUs in use` : ` of ${number(g.total)} GPUs in use, ${number(g.free ?? 0)} free`)
+        + (g.shared ? `, ${number(g.shared)} shared` : ''),
       idle(g) > 0 ? make('span', { class: 'idle', title: 'No kubelet offers them: no device plugin, or unfit' },
         `${number(idle(g))} not offered`) : ''));
   filters.show(model);

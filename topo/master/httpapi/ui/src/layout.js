@@ -115,13 +115,19 @@ export function arrange(roots, size, width, least) {
   return best;
 }
 
-/** widths calls set(group, width) for groups of groups, which CSS alone would make too wide. */
+const NARROW = 176; // The least width of a top-level group.
+
+/**
+ * widths calls set(group, width) for groups of groups, which CSS alone would make too wide. Top-level groups are
+ * equally wide, but for those that would be mostly empty.
+ */
 export function widths(roots, size, share, least, set) {
   const plan = new Plan(size, least);
   const walk = (items, width) => {
     for (const item of items) {
       if (item.isLeaf || item.isNode) continue;
-      set(item, item.depth === 0 ? share : plan.item(item, width).w);
+      const own = plan.item(item, width).w;
+      set(item, item.depth > 0 ? own : own < 0.5 * share ? Math.max(own, NARROW) : share);
       walk(item.child, width - GROUP.x);
     }
   };

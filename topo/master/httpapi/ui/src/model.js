@@ -18,7 +18,7 @@ export function build(doc, earlier, now) {
   for (const list of byKind(model.groups).values()) {
     const known = aliases(list, (g) => g.rails.map((r) => r.leaf.name ?? ''))
       ?? aliases(list.filter((g) => isCode(g.name)), (g) => membersOf(g).map((n) => n.name));
-    shorten(list, (g) => known?.get(g) ?? bare(g));
+    shorten(list, (g) => bare(g, known?.get(g) ?? g.name));
   }
   order(model);
   addDomains(doc, model);
@@ -114,10 +114,9 @@ function byKind(groups) {
   return kinds;
 }
 
-/** bare is a group's name without its kind. */
-function bare(g) {
-  return g.kind && g.name.startsWith(`${g.kind}-`) ? g.name.slice(g.kind.length + 1) : g.name;
-}
+/** bare is a name of a group without its kind. */
+const bare = (g, name) => (g.kind && name.startsWith(`${g.kind}-`) ? name.slice(g.kind.length + 1) : name);
+
 
 const membersOf = (item) => (item.isNode ? [item] : item.child.flatMap(membersOf));
 
@@ -155,10 +154,10 @@ function shorten(items, nameOf) {
     while (n < common.length && n < name.length && common[n] === name[n]) n++;
     common = common.slice(0, Math.min(n, name.length - 1));
   }
-  // A whole word is better, unless it is long: g15, not 15.
+  // Whole words are better, unless they are long: pod1-rail0, not 1-rail0.
   const word = common.search(/[^-_./: ]*$/);
   const longest = Math.max(...items.map((item) => nameOf(item).length));
-  if (longest - word <= 8) common = common.slice(0, word);
+  if (longest - word <= 16) common = common.slice(0, word);
   for (const item of items) {
     item.prefix = common;
     item.short = nameOf(item).slice(common.length);
