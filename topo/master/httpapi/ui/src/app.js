@@ -66,9 +66,9 @@ function choose(item, { quiet = false, silent = false } = {}) {
   side.open('detail');
 }
 
-/** point marks a gang or a domain, or none, wherever they are shown. */
+/** point marks a gang or a domain, or none, wherever they are shown. One without nodes leaves the map as it is. */
 function point(item) {
-  map.mark(item?.lit ?? null);
+  map.mark(item?.lit?.size ? item.lit : null);
   gangs.current(item?.isGang ? item.id : '');
   for (const b of $('domains').querySelectorAll('button')) b.setAttribute('aria-pressed', String(b.dataset.id === item?.id));
 }
