@@ -24,7 +24,6 @@ export class Filters {
     };
     const label = { product: 'Product', use: 'Use', ns: 'Namespace', label: 'Label' };
     el.append(...Object.entries(this.#fields).map(([key, field]) => make('label', {}, label[key], field)), this.#namespaces);
-    el.addEventListener('submit', (event) => event.preventDefault());
     options(this.#fields.use, USES);
   }
 
