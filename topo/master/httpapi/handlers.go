@@ -116,6 +116,11 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()
 	answer, err := s.options.Pending.Explain(ctx, groups, namespace, name)
+	s.listed(w, r, answer, err)
+}
+
+// listed answers with what the API server listed, or why there is nothing.
+func (s *Server) listed(w http.ResponseWriter, r *http.Request, answer any, err error) {
 	switch {
 	case errors.Is(err, explain.ErrUnknown):
 		http.Error(w, err.Error(), http.StatusNotFound)
@@ -181,15 +186,6 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ *snapshot.Snaps
 	defer cancel()
 	names, err := s.options.Consumers.Nodes(ctx, selector, namespace)
 	s.listed(w, r, map[string][]string{"nodes": names}, err)
-}
-
-// listed answers with what the API server listed, or that it did not.
-func (s *Server) listed(w http.ResponseWriter, r *http.Request, value any, err error) {
-	if err != nil {
-		s.failed(w, r, err)
-		return
-	}
-	s.encode(w, r, value)
 }
 
 // ports is GET /v1/ports: the ports of a group, or of a switch.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +23,9 @@ import (
 
 // Use is the state of a node's GPUs, and who has them.
 type Use struct {
-	// Health is the condition HeddleReady; nil if no heddle-device-plugin reports it.
-	Health *Health `json:"health,omitempty"`
+	// Health is the condition HeddleReady, whose message names each device that no pod can get, with the reason; nil
+	// without heddle-device-plugin.
+	Health *corev1.NodeCondition `json:"health,omitempty"`
 	// Cordoned are the UUIDs of cordoned GPUs.
 	Cordoned []string `json:"cordoned,omitempty"`
 	// Shared are the shared GPUs with their health and their use.
@@ -34,23 +34,15 @@ type Use struct {
 	Pods []Consumer `json:"pods"`
 }
 
-// Health tells whether pods can get every device of a node, and since when. Message names the others, with the reason of
-// each.
-type Health struct {
-	Ready   bool      `json:"ready"`
-	Since   time.Time `json:"since,omitzero"`
-	Message string    `json:"message"`
-}
-
 // Consumer is a pod that holds GPUs or shares.
 type Consumer struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
 	Phase     corev1.PodPhase `json:"phase"`
-	Created   time.Time       `json:"created,omitzero"`
+	Created   metav1.Time     `json:"created,omitzero"`
 	// GPUs is the number of whole GPUs.
 	GPUs int32 `json:"gpus,omitempty"`
-	// Shares are by container, as its node bound them, else as heddle-scheduler chose them.
+	// Shares are by container, as its node bound them.
 	Shares map[string]allocation.Sharing `json:"shares,omitempty"`
 }
 
@@ -109,8 +101,8 @@ func (c *Consumers) Of(ctx context.Context, node string) (*Use, error) {
 // read reads the Node. An invalid annotation counts as none: its writer reports it.
 func (u *Use) read(node *corev1.Node) {
 	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == wellknown.ConditionDevices {
-			u.Health = &Health{c.Status == corev1.ConditionTrue, wellknown.Moment(c.LastTransitionTime.Time), c.Message}
+		if node.Status.Conditions[i].Type == wellknown.ConditionDevices {
+			u.Health = &node.Status.Conditions[i]
 		}
 	}
 	u.Cordoned, _ = wellknown.ParseCordoned(node.Annotations[wellknown.CordonedGPUs])
@@ -128,31 +120,15 @@ func sharedGPUs(node *corev1.Node) []allocation.GPU {
 // consumer reads a pod; false if it holds no GPU.
 func (c *Consumers) consumer(pod *corev1.Pod) (Consumer, bool) {
 	out := Consumer{
-		Namespace: pod.Namespace, Name: pod.Name, Phase: pod.Status.Phase,
-		Created: wellknown.Moment(pod.CreationTimestamp.Time), GPUs: c.pods.read(pod).GPUs,
+		Namespace: pod.Namespace, Name: pod.Name, Phase: pod.Status.Phase, Created: pod.CreationTimestamp,
+		GPUs: c.pods.read(pod).GPUs,
 	}
-	if !ended(pod) {
-		out.Shares = sharesOf(pod)
+	// Only the node writes this annotation: the admission policy heddle-shares rejects others.
+	bound, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound])
+	if err == nil && bound.Node == pod.Spec.NodeName && !ended(pod) {
+		out.Shares = bound.Containers
 	}
 	return out, out.GPUs > 0 || len(out.Shares) > 0
-}
-
-// sharesOf returns a pod's shares of GPUs of its node. The annotations are as true as their writers: the admission
-// policy heddle-shares restricts these.
-func sharesOf(pod *corev1.Pod) map[string]allocation.Sharing {
-	node := pod.Spec.NodeName
-	if bound, err := allocation.ParseBound(pod.Annotations[wellknown.SGPUBound]); err == nil && bound.Node == node {
-		return bound.Containers
-	}
-	chosen, err := allocation.ParseAllocation(pod.Annotations[wellknown.SGPUAllocation])
-	if err != nil || chosen.Node != node {
-		return nil
-	}
-	out := map[string]allocation.Sharing{}
-	for name, shares := range chosen.Containers {
-		out[name] = allocation.Sharing{Shares: shares, By: allocation.ByScheduler}
-	}
-	return out
 }
 
 // Nodes returns the names of the Nodes that a selector matches and that pods of a namespace hold GPUs of, in any order;

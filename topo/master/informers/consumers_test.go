@@ -4,7 +4,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -22,15 +21,14 @@ const (
 	cards = `{"version":1,"cards":[` +
 		`{"uuid":"GPU-6","index":6,"memoryMiB":81559,"slots":16,"numa":0,"zone":1,"healthy":true,"policy":"fixed-share","taken":{"vcore":30,"memoryMiB":24576,"slots":1}},` +
 		`{"uuid":"GPU-7","index":7,"memoryMiB":81559,"slots":16,"numa":0,"zone":1,"healthy":false,"reason":"XID 79","taken":{"vcore":0,"memoryMiB":0,"slots":0}}]}`
-	bound  = `{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-6","vcore":30,"memoryMiB":24576}],"policy":"fixed-share","by":"node","notEnforced":["memory"]}}}`
-	chosen = `{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-6","vcore":20,"memoryMiB":8192}]}}`
+	bound = `{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-6","vcore":30,"memoryMiB":24576}],"policy":"fixed-share","by":"node","notEnforced":["memory"]}}}`
 )
 
-var created = time.Unix(1_700_000_000, 0).UTC()
+var created = metav1.Unix(1_700_000_000, 0)
 
 // holder is a pod of a node that requests whole GPUs, with an annotation if there is a key.
 func holder(namespace, name, node, gpus, key, value string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(created)}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: created}}
 	p.Spec.NodeName, p.Status.Phase = node, corev1.PodRunning
 	limits := corev1.ResourceList{"cpu": resource.MustParse("1")}
 	if gpus != "" {
@@ -56,7 +54,7 @@ func consumers(t *testing.T) (*Consumers, *apiserver.Server) {
 	n1 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"pool": "a"}}}
 	n1.Annotations = map[string]string{wellknown.SharedGPUs: cards, wellknown.CordonedGPUs: "GPU-5"}
 	n1.Status.Conditions = []corev1.NodeCondition{{
-		Type: wellknown.ConditionDevices, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(created),
+		Type: wellknown.ConditionDevices, Status: corev1.ConditionFalse, LastTransitionTime: created,
 		Message: "nvidia.com/sgpu: 1 unavailable: GPU7: XID 79",
 	}}
 	api.Put("nodes", n1)
@@ -65,7 +63,7 @@ func consumers(t *testing.T) (*Consumers, *apiserver.Server) {
 	ended.Status.Phase = corev1.PodSucceeded
 	for _, pod := range []*corev1.Pod{
 		holder("b", "train", "n1", "4", "", ""), holder("a", "notebook", "n1", "", wellknown.SGPUBound, bound),
-		holder("a", "starts", "n1", "", wellknown.SGPUAllocation, chosen), ended,
+		ended,
 		holder("a", "web", "n2", "", "", ""), holder("b", "forged", "n2", "", wellknown.SGPUBound, bound),
 		holder("b", "other", "n2", "1", "", ""),
 	} {
@@ -77,22 +75,21 @@ func consumers(t *testing.T) (*Consumers, *apiserver.Server) {
 // The pods of a node are those that hold GPUs or shares of this node, and nothing else.
 func TestUseOfANode(t *testing.T) {
 	c, _ := consumers(t)
-	share := func(vcore int, mib int64) []allocation.Share {
-		return []allocation.Share{{UUID: "GPU-6", VCore: vcore, MemoryMiB: mib}}
-	}
 	gpus, err := allocation.ParseNodeGPUs(cards)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &Use{
-		Health:   &Health{Since: created, Message: "nvidia.com/sgpu: 1 unavailable: GPU7: XID 79"},
+		Health: &corev1.NodeCondition{
+			Type: "HeddleReady", Status: "False", LastTransitionTime: created, Message: "nvidia.com/sgpu: 1 unavailable: GPU7: XID 79",
+		},
 		Cordoned: []string{"GPU-5"}, Shared: gpus.GPUs,
 		Pods: []Consumer{
 			{Namespace: "a", Name: "notebook", Phase: "Running", Created: created, Shares: map[string]allocation.Sharing{
-				"main": {Shares: share(30, 24576), Policy: "fixed-share", By: "node", NotEnforced: []string{"memory"}},
-			}},
-			{Namespace: "a", Name: "starts", Phase: "Running", Created: created, Shares: map[string]allocation.Sharing{
-				"main": {Shares: share(20, 8192), By: "heddle-scheduler"},
+				"main": {
+					Shares: []allocation.Share{{UUID: "GPU-6", VCore: 30, MemoryMiB: 24576}}, Policy: "fixed-share", By: "node",
+					NotEnforced: []string{"memory"},
+				},
 			}},
 			{Namespace: "b", Name: "train", Phase: "Running", Created: created, GPUs: 4},
 		},

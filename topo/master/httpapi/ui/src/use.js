@@ -14,11 +14,11 @@ export function useParts(use, ago) {
 /** health is what no pod can get, by resource, and the reasons. */
 function health({ health: h, cordoned = [], shared: all = [] }, ago) {
   const rows = cordoned.map((uuid) => row('notready', nameOf(all, uuid), 'cordoned: no new pod gets it'));
-  if (h && !h.ready) {
+  if (h && h.status !== 'True') {
     // "nvidia.com/gpu: 1 unavailable: GPU 3: fell off the bus. rdma/…: …"
     for (const part of h.message.split(/\. (?=[a-z0-9.-]+\/[\w.-]+: )/)) {
       const [, resource, reason] = /^([a-z0-9.-]+\/[\w.-]+): (.*)$/s.exec(part) ?? [];
-      rows.push(row('degraded', resource ?? 'Devices', reason ?? part, h.since && ago(h.since)));
+      rows.push(row('degraded', resource ?? 'Devices', reason ?? part, h.lastTransitionTime && ago(h.lastTransitionTime)));
     }
   }
   const calm = !h ? 'No heddle-device-plugin reports the health of this node.' : rows.length ? '' : 'Every device is healthy.';
