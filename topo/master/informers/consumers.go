@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -50,23 +49,16 @@ type Consumer struct {
 type Consumers struct {
 	core rest.Interface
 	pods podReader
-	// limit protects the API server from the clients of topo-master.
-	limit *rate.Limiter
 }
 
-// questions is the number of questions per second.
-const questions = 20
-
-// NewConsumers asks about pods that request whole GPUs by these names, and about shares.
+// NewConsumers asks about pods that request whole GPUs by these names, and about shares. The rate of the client limits
+// what clients of topo-master can ask: it should have no other use.
 func NewConsumers(core rest.Interface, gpus []corev1.ResourceName) *Consumers {
-	return &Consumers{core: core, pods: podReader{gpus}, limit: rate.NewLimiter(questions, questions)}
+	return &Consumers{core: core, pods: podReader{gpus}}
 }
 
 // Of returns the use of a node's GPUs.
 func (c *Consumers) Of(ctx context.Context, node string) (*Use, error) {
-	if err := c.limit.Wait(ctx); err != nil {
-		return nil, fmt.Errorf("wait for other questions: %w", err)
-	}
 	// The API server answers both from memory.
 	list := func(resource, field string, into runtime.Object) error {
 		request := c.core.Get().Resource(resource).Param("fieldSelector", field+"="+node).Param("resourceVersion", "0")
@@ -134,9 +126,6 @@ func (c *Consumers) consumer(pod *corev1.Pod) (Consumer, bool) {
 // Nodes returns the names of the Nodes that a selector matches and that pods of a namespace hold GPUs of, in any order;
 // an empty selector or namespace matches all.
 func (c *Consumers) Nodes(ctx context.Context, selector labels.Selector, namespace string) ([]string, error) {
-	if err := c.limit.Wait(ctx); err != nil {
-		return nil, fmt.Errorf("wait for other questions: %w", err)
-	}
 	found := map[string]bool{}
 	if namespace != "" {
 		err := c.each(ctx, "pods", namespace, labels.Everything(), func(o runtime.Object) error {
