@@ -22,7 +22,7 @@ import (
 
 // Use is the state of a node's GPUs, and who has them.
 type Use struct {
-	// Health is the condition HeddleReady, whose message names each device that no pod can get, with the reason; nil
+	// Health is the condition HeddleReady; its message names each device that no pod can get, with the reason; nil
 	// without heddle-device-plugin.
 	Health *corev1.NodeCondition `json:"health,omitempty"`
 	// Cordoned are the UUIDs of cordoned GPUs.
