@@ -64,8 +64,7 @@ type node struct {
 	// print is another one after each change of what the node's element follows from.
 	print uint64
 
-	known *known // About its shape.
-	torn  bool   // Between groups: its cables accuse nobody.
+	torn bool // Between groups: its cables accuse nobody.
 	// group is the leaf group or nil, and index the node's number in it.
 	group *leafGroup
 	index int

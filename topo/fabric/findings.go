@@ -37,29 +37,12 @@ type outcome struct {
 	// with GPUs.
 	own      tally[int32]
 	expected []int32
-	// names counts what the leaves are called.
-	names tally[named]
+	// names counts what the leaves are called in the members' reports.
+	names map[int32]tally[string]
 	// findings are the faults of the members, blocks the parts of the group that they
 	// are in, in the order of members; "" if the group is not cut.
 	findings [][]Finding
 	blocks   []string
-}
-
-// named is a switch with a name in a report.
-type named struct {
-	leaf int32
-	name string
-}
-
-// called returns the names of a leaf in the members' reports.
-func (o *outcome) called(leaf int32) *tally[string] {
-	var names tally[string]
-	for _, c := range o.names.list {
-		if c.value.leaf == leaf {
-			names.add(c.value.name, c.n)
-		}
-	}
-	return &names
 }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
@@ -77,6 +60,7 @@ type cablingCheck struct {
 // check fills in what follows from a group's members.
 func (g *leafGroup) check(ids []string) {
 	c := cablingCheck{leafGroup: g, ids: ids, alike: map[*shape]int{}, shapes: map[*shape]*wiring{}}
+	g.names = map[int32]tally[string]{}
 	c.count()
 	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
 		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
@@ -93,16 +77,17 @@ func (g *leafGroup) check(ids []string) {
 	}
 }
 
-// whole returns what is known about the shape that a member has with all its HCAs: its own, unless so
-// few members have it that they lost some. Three nodes lose the same only if the fleet has few like them.
-func (c *cablingCheck) whole(m *node) *known {
-	for _, o := range m.known.wholes {
-		with, without := c.alike[o.shape], c.alike[m.known.shape]
-		if with <= few && o.lost || isLoss(without, with, o.rails-m.known.rails) && (o.lost || without <= few) {
-			return o.known
+// whole returns the shape that a member has with all its HCAs: its own, unless so few members have it that
+// they lost some. Three nodes lose the same only if the fleet has few like them.
+func (c *cablingCheck) whole(m *node) *shape {
+	s := m.links.shape
+	for _, o := range s.wholes {
+		with, without := c.alike[o.shape], c.alike[s]
+		if with <= few && o.lost || isLoss(without, with, o.rails-s.rails) && (o.lost || without <= few) {
+			return o.shape
 		}
 	}
-	return m.known
+	return s
 }
 
 // lacks reports whether the group was built without a port of a shape: most nodes of that and lesser
@@ -110,7 +95,7 @@ func (c *cablingCheck) whole(m *node) *known {
 func (c *cablingCheck) lacks(o *shape, position int32) bool {
 	with, all := 0, 0
 	for s, n := range c.alike {
-		if s == o || s.isPartOf(o) && s.accelerators == o.accelerators {
+		if s == o || s.isPartOf(o) {
 			if all += n; slices.Contains(s.positions, position) {
 				with += n
 			}
@@ -121,7 +106,8 @@ func (c *cablingCheck) lacks(o *shape, position int32) bool {
 
 // name returns a leaf as a Switch.
 func (c *cablingCheck) name(leaf int32) Switch {
-	return Switch{ID: c.ids[leaf], Name: c.called(leaf).most(strings.Compare)}
+	names := c.names[leaf]
+	return Switch{ID: c.ids[leaf], Name: names.most(strings.Compare)}
 }
 
 // faults returns the findings of one member.
@@ -135,18 +121,14 @@ func (c *cablingCheck) faults(m *node) []Finding {
 		if like.isUnused(p) {
 			continue
 		}
-		if kind := c.fault(m, w, like, p, shifted); kind != "" {
+		if kind := c.fault(m, like, p, shifted); kind != "" {
 			f := p.finding(m.Name, c.ids)
 			f.Kind, f.Group = kind, c.key
 			if changed := like.rail(p.position).recent[0]; kind == Miscabled && changed > 0 {
 				f.Settles = time.Unix(changed, 0).Add(settling)
 			}
 			if like.expects {
-				not := p.leaf
-				if kind == Dead {
-					not = 0
-				}
-				f.Expected = c.name(c.nearest(m, like, p.position, not))
+				f.Expected = c.name(c.nearest(m, like, p.position))
 			}
 			out = append(out, f)
 		}
@@ -157,7 +139,7 @@ func (c *cablingCheck) faults(m *node) []Finding {
 		}
 		out = append(out, Finding{
 			Kind: Missing, Node: m.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane,
-			Expected: c.name(c.nearest(m, like, r.position, 0)),
+			Expected: c.name(c.nearest(m, like, r.position)),
 		})
 	}
 	sortFindings(out)
@@ -169,21 +151,20 @@ func (c *cablingCheck) faults(m *node) []Finding {
 const settling = time.Minute
 
 // fault returns the fault of a port, "" without one.
-func (c *cablingCheck) fault(m *node, own, w *wiring, p *port, shifted bool) Fault {
+func (c *cablingCheck) fault(m *node, w *wiring, p *port, shifted bool) Fault {
 	r := w.rail(p.position)
 	switch {
 	case !p.active:
 		return Dead
 	case p.leaf == 0:
 		return Unseen
-	case p.leaf == r.leaf || w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
+	case p.leaf == r.leaf || w.isPattern(p.leaf, r):
 	case m.torn || p.device.Value().confidence == ambiguous || !c.belongs(m):
 	case c.stray(p.leaf) != nil:
-		if (w.expects || m.known.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
+		if (w.expects || m.links.shape.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
 			return Miscabled
 		}
-	case !w.expects || w.members <= few || !w.byRail || shifted || r.leaf == 0:
-	case !w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf):
+	case w.expects && w.members > few && w.byRail && !shifted && r.leaf != 0:
 		return Miscabled
 	}
 	return ""
@@ -231,14 +212,9 @@ func (g *leafGroup) stray(leaf int32) *stray {
 
 // nearest returns the leaf where a port belongs that has none or is on another one: of those that are usual
 // for its rail the one whose members have the most other cables in common with the node.
-func (c *cablingCheck) nearest(m *node, w *wiring, position, not int32) int32 {
-	r, usual := w.rail(position), 0
-	for _, l := range r.leaves.list {
-		if w.isPattern(l.value, r) {
-			usual++
-		}
-	}
-	if usual < 2 {
+func (c *cablingCheck) nearest(m *node, w *wiring, position int32) int32 {
+	r := w.rail(position)
+	if r.patterns < 2 {
 		return r.leaf
 	}
 	var near tally[int32]
@@ -248,7 +224,7 @@ func (c *cablingCheck) nearest(m *node, w *wiring, position, not int32) int32 {
 		}
 		for i := range o.links.ports {
 			q := &o.links.ports[i]
-			if q.position == position && q.leaf != not && w.isPattern(q.leaf, r) {
+			if q.position == position && w.isPattern(q.leaf, r) {
 				n := m.links.alike(o.links)
 				near.add(q.leaf, n*n*n) // A few that are much alike show more than many others.
 			}

@@ -110,11 +110,10 @@ func (d *domain) identity(kind string) string {
 
 // reported returns the names of the domain's switch in the members' reports: by their
 // cables, or of spines by the uplinks.
-func (d *domain) reported(by Evidence, ids []string) *tally[string] {
+func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
 	if g := d.members[0].group; by != BySpine {
-		return g.called(g.leaf)
+		return g.names[g.leaf]
 	}
-	var seen tally[string]
 	for _, n := range d.members {
 		for _, u := range n.links.uplinks {
 			if ids[u.peer] == d.id {
@@ -122,7 +121,7 @@ func (d *domain) reported(by Evidence, ids []string) *tally[string] {
 			}
 		}
 	}
-	return &seen
+	return seen
 }
 
 // maxSuffix is the longest suffix of a name that is not unique, in bytes: a

@@ -42,9 +42,8 @@ func (d *definition) cables(node, leaf string) int {
 }
 
 func (d *definition) siblings(a, b string) bool {
-	all, both, other := 0, 0, 0
 	type class struct{ a, b, both int }
-	classes, wideA, wideB := map[int]class{}, 0, 0 // By how many cables a node has.
+	all, classes := class{}, map[int]class{} // By how many cables a node has.
 	for node, cables := range d.nodes {
 		x, y := d.cables(node, a), d.cables(node, b)
 		if !d.counts(node, a) {
@@ -53,24 +52,17 @@ func (d *definition) siblings(a, b string) bool {
 		if !d.counts(node, b) {
 			y = 0
 		}
-		all, other, both = all+x, other+y, both+min(x, y)
-		if len(cables) < 2 {
-			continue
-		}
-		wideA, wideB = wideA+x, wideB+y
 		c := classes[len(cables)]
+		all = class{all.a + x, all.b + y, all.both + min(x, y)}
 		classes[len(cables)] = class{c.a + x, c.b + y, c.both + min(x, y)}
 	}
-	if 2*both > all && 2*both > other {
-		return true
-	}
-	all, both, other = 0, 0, 0
-	for _, c := range classes {
-		if c.a < 4*c.b && c.b < 4*c.a {
-			all, other, both = all+c.a, other+c.b, both+c.both
+	most, alike := max(all.a, all.b), class{}
+	for n, c := range classes {
+		if n > 1 && c.a < 4*c.b && c.b < 4*c.a {
+			alike = class{alike.a + c.a, alike.b + c.b, alike.both + c.both}
 		}
 	}
-	return both >= 3 && 2*both > all && 2*both > other && 8*both >= wideA && 8*both >= wideB
+	return 2*all.both > most || alike.both >= 3 && 2*alike.both > max(alike.a, alike.b) && 8*alike.both >= most
 }
 
 func (d *definition) anchor(leaf string) string {

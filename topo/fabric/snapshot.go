@@ -26,8 +26,6 @@ type Snapshot struct {
 	Crossing []*Element
 	// Nodes counts all nodes.
 	Nodes Count
-
-	size int
 }
 
 // next returns the snapshot after s, nil before the first. It is s itself if nothing
@@ -36,10 +34,9 @@ func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	if s != nil && slices.Equal(s.Child, children) && slices.Equal(s.Crossing, crossing) {
 		return s
 	}
-	out := &Snapshot{Child: children, Crossing: crossing, size: len("[]\n") + max(len(children)-1, 0)}
+	out := &Snapshot{Child: children, Crossing: crossing}
 	for _, e := range children {
 		out.Nodes.add(e.Nodes)
-		out.size += len(e.body)
 	}
 	return out
 }
@@ -54,21 +51,17 @@ func (s *Snapshot) ETag() string {
 	return `"` + hex.EncodeToString(h.Sum(nil)[:16]) + `"`
 }
 
-// Len returns the number of bytes that WriteTo writes.
-func (s *Snapshot) Len() int { return s.size }
-
-// WriteTo writes the answer of GET /node_group: the list of top-level elements
+// Write writes the answer of GET /node_group: the list of top-level elements
 // and a newline.
-func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	return int64(s.size), WriteElements(w, s.Child)
-}
+func (s *Snapshot) Write(w io.Writer) error { return WriteElements(w, s.Child) }
 
 // All returns the elements, parents first, with the elements that hold them, top
 // first. The list of holders is good until the next step only.
-func (s *Snapshot) All() iter.Seq2[[]*Element, *Element] {
-	return func(yield func([]*Element, *Element) bool) {
-		descend(s.Child, make([]*Element, 0, MaxLevels), yield)
-	}
+func (s *Snapshot) All() iter.Seq2[[]*Element, *Element] { return All(s.Child) }
+
+// All returns elements and all below them as [Snapshot.All] does.
+func All(list []*Element) iter.Seq2[[]*Element, *Element] {
+	return func(yield func([]*Element, *Element) bool) { descend(list, make([]*Element, 0, MaxLevels), yield) }
 }
 
 func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bool {
@@ -99,7 +92,7 @@ func (s *Snapshot) Select(kind, name string) []*Element {
 	return out
 }
 
-// WriteElements writes selected elements as WriteTo writes all.
+// WriteElements writes selected elements as Write writes all.
 func WriteElements(to io.Writer, list []*Element) error {
 	w := bufio.NewWriterSize(to, room)
 	_ = w.WriteByte('[')

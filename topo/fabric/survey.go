@@ -13,11 +13,17 @@ import (
 type survey struct {
 	groups map[int32]*leafGroup // By anchor.
 	votes  *grouping
-	// kind is that of leaf groups, names counts by tied group the names of that kind that its members carry.
+	// kind is that of leaf groups, names counts the nodes of a group that carry a name of that kind.
 	kind  string
-	names map[int32]*tally[string]
+	names map[carried]int32
 	// walked are the nodes that report uplinks.
 	walked []*node
+}
+
+// carried is a name that nodes of a group carry.
+type carried struct {
+	group int32
+	name  string
 }
 
 // newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are
@@ -25,7 +31,9 @@ type survey struct {
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
 	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
 	s.votes = known.vote(last.votes)
-	compareShapes(known.shapes)
+	if compareShapes(known.shapes) {
+		last = &survey{}
+	}
 	s.remember(nodes, levels)
 	s.assign(nodes, known, last)
 	var changed []*leafGroup
@@ -63,8 +71,8 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 			last := s.last(n, tied.groups)
 			leaf, torn = cmp.Or(last, leaf), last == 0 && !tied.sure || s.votes.straddles
 		}
-		if k := n.links.shape.known; n.known != k || n.torn != torn {
-			n.known, n.torn, n.print = k, torn, newPrint()
+		if n.torn != torn {
+			n.torn, n.print = torn, newPrint()
 		}
 		if n.group = nil; leaf == 0 {
 			continue
@@ -87,22 +95,16 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	}
 }
 
-// remember counts the names that members of tied groups carry.
+// remember counts by group and name the nodes that are not tied.
 func (s *survey) remember(nodes []*node, levels []Level) {
 	i := slices.IndexFunc(levels, func(l Level) bool { return l.By == ByLeaf })
 	if i < 0 || len(s.votes.tied) == 0 {
 		return
 	}
-	s.kind, s.names = levels[i].Kind, map[int32]*tally[string]{}
-	for _, tied := range s.votes.tied {
-		for _, group := range tied.groups {
-			s.names[group] = &tally[string]{}
-		}
-	}
+	s.kind, s.names = levels[i].Kind, map[carried]int32{}
 	for _, n := range nodes {
-		e := n.links.ends.number
-		if names := s.names[s.votes.group[e]]; names != nil && len(s.votes.tied[e].groups) == 0 {
-			names.add(n.remembers(s.kind), 1)
+		if e := n.links.ends.number; len(s.votes.tied[e].groups) == 0 {
+			s.names[carried{s.votes.group[e], n.remembers(s.kind)}]++
 		}
 	}
 }
@@ -112,7 +114,7 @@ func (s *survey) last(n *node, tied []int32) int32 {
 	var members tally[int32]
 	if name := n.remembers(s.kind); name != "" {
 		for _, group := range tied {
-			members.add(group, s.names[group].count(name))
+			members.add(group, s.names[carried{group, name}])
 		}
 	}
 	most := members.most(cmp.Compare[int32])
@@ -175,7 +177,7 @@ func peers(nodes []*node, switches int) [][]int32 {
 	first, out := make([]*node, switches), make([][]int32, switches)
 	for _, n := range nodes {
 		for _, u := range n.links.uplinks {
-			if first[u.leaf] == nil && n.links.ends.to(u.leaf) > 0 {
+			if first[u.leaf] == nil && n.links.ends.bundles.count(u.leaf) > 0 {
 				first[u.leaf] = n
 			}
 			known := out[u.leaf]

@@ -166,13 +166,11 @@ func (n *node) key(levels []Level, level int) key {
 // domain's members each, or others besides. A node without a known cable is
 // where the others are.
 func (d *domain) isCut() bool {
-	deepest := &domain{level: -1}
-	around, below := map[*domain]bool{}, map[*domain]int{}
+	var deepest *node // Of the members the one with the lowest group above.
+	below := map[*domain]int{}
 	for _, p := range d.members {
-		if at := p.above(d); at != nil {
-			if around[at] = true; at.level > deepest.level {
-				deepest = at
-			}
+		if at := p.above(d); at != nil && (deepest == nil || at.level > deepest.above(d).level) {
+			deepest = p
 		}
 		for _, in := range p.chain[d.level+1:] {
 			below[in]++
@@ -183,14 +181,10 @@ func (d *domain) isCut() bool {
 			return true
 		}
 	}
-	for _, p := range d.members { // A group that holds another has members in both.
-		if deepest.level >= 0 && p.chain[deepest.level] == deepest {
-			for _, at := range p.chain[:d.level] {
-				delete(around, at)
-			}
-		}
-	}
-	return len(around) > 0
+	return slices.ContainsFunc(d.members, func(p *node) bool {
+		at := p.above(d)
+		return at != nil && deepest.chain[at.level] != at
+	})
 }
 
 // above returns the lowest group of the node above an NVLink domain that is not an
