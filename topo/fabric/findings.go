@@ -19,9 +19,7 @@ type leafGroup struct {
 	// members and the leaves foreign to the group are the input of everything below.
 	members []*node
 	foreign []stray
-	// print is the sum of the members' prints, straddles is as in the votes.
-	print     uint64
-	straddles bool
+	print   uint64 // Of the members.
 	*outcome
 	// spine is the ID that stands for the groups that share spines with this one, "" if
 	// no uplinks are known, above the number of its ends.
@@ -187,17 +185,18 @@ func (c *cablingCheck) belongs(m *node) bool {
 }
 
 // isBetween reports whether a cable on a foreign leaf is one of several to one group that are by plan: half of
-// the node's or, in a fleet that straddles, two from the usual rails.
+// the node's or, in a fleet that straddles, two from usual rails.
 func (c *cablingCheck) isBetween(m *node, p *port) bool {
-	at, same, usual := c.stray(p.leaf), 0, 0
+	at, same, usual := *c.stray(p.leaf), 0, 0
 	for _, l := range m.links.ends.links {
 		if o := c.stray(l.to); o != nil && o.group == at.group {
-			if same++; o.rail == l.rail {
+			if same++; slices.Contains(c.foreign, stray{l.to, at.group, l.rail}) {
 				usual++
 			}
 		}
 	}
-	return same > 1 && 2*same+1 >= len(m.links.ends.links) || c.straddles && at.rail == p.position && usual > 1
+	return same > 1 && 2*same+1 >= len(m.links.ends.links) ||
+		usual > 1 && slices.Contains(c.foreign, stray{p.leaf, at.group, p.position})
 }
 
 // stray returns a leaf if it is foreign to the group, else nil.

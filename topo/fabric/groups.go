@@ -30,7 +30,7 @@ type grouping struct {
 	// to and that are foreign to the group.
 	foreign map[int32][]stray
 	// tied are, by ends, the groups between which vote 4 cannot decide; straddles is set if so many
-	// are that nodes are between groups by plan.
+	// members are tied, or have several links in another group, that they are by plan.
 	tied      map[int32]tie
 	straddles bool
 	// anchors are the outcome of vote 1.
@@ -45,7 +45,7 @@ type tie struct {
 }
 
 // stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
-// the rail that most of its links start from.
+// a rail that its links usually start from, else -1.
 type stray struct{ to, group, rail int32 }
 
 // voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines).
@@ -289,29 +289,31 @@ func (v *voting) homes(votes []int32) []int32 {
 // groups is vote 4: the home that most links of a member lead to.
 func (v *voting) groups(out *grouping, home []int32) {
 	out.group, out.tied = make([]int32, len(v.ends)), map[int32]tie{}
-	open := make([]bool, len(v.ends))
+	open, split := make([]bool, len(v.ends)), make([]bool, len(v.ends))
 	parallel(len(open), func(from, to int32) {
 		var t tally[int32]
 		for i := from; i < to; i++ {
-			out.group[i] = v.choice(i, home, &t)
-			open[i] = v.ends[i].members > 0 && len(v.ends[i].links) > 0 && (len(t.list) == 0 || t.isTied(out.group[i]))
+			if group := v.choice(i, home, &t); v.ends[i].members > 0 && len(v.ends[i].links) > 0 {
+				out.group[i], open[i] = group, len(t.list) == 0 || t.isTied(group)
+				split[i] = slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n > 1 && c.value != group })
+			}
 		}
 	})
-	ties, members := int32(0), int32(0)
+	between, members := int32(0), int32(0)
 	for i, e := range v.ends {
-		n := e.members
-		if e.follows {
-			n = 0
+		if open[i] {
+			tied := v.settle(e, home)
+			if out.group[i] = tied.groups[0]; len(tied.groups) > 1 {
+				out.tied[e.number], split[i] = tied, true
+			}
 		}
-		if members += n; !open[i] {
-			continue
-		}
-		tied := v.settle(e, home)
-		if out.group[i] = tied.groups[0]; len(tied.groups) > 1 {
-			out.tied[e.number], ties = tied, ties+n
+		if !e.follows {
+			if members += e.members; split[i] {
+				between += e.members
+			}
 		}
 	}
-	out.straddles = ties > few && 20*ties >= members
+	out.straddles = between > few && 20*between >= members
 }
 
 // worthwhile is the least number of items to divide between two goroutines.

@@ -157,7 +157,7 @@ func (s *symbols) enter(n *node, by int32) {
 	s.count(n.links.ends, by)
 	for _, guid := range n.links.guids {
 		all := s.owners[guid]
-		i := find(all, n)
+		i, _ := find(all, n.Name)
 		if by > 0 {
 			all = slices.Insert(all, i, n)
 		} else {
@@ -174,10 +174,9 @@ func (s *symbols) enter(n *node, by int32) {
 	}
 }
 
-// find returns the index of a node in a list by names, or the index at which to insert it.
-func find(list []*node, n *node) int {
-	i, _ := slices.BinarySearchFunc(list, n, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
-	return i
+// find returns the index of a name in a list by names, or the index at which to insert it.
+func find(list []*node, name string) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(n *node, name string) int { return strings.Compare(n.Name, name) })
 }
 
 // SwitchID brings the spellings of one GUID or MAC address to one:

@@ -23,8 +23,6 @@ type shape struct {
 type facts struct {
 	// wholes are the shapes that nodes of this one may have had, before they lost HCAs.
 	wholes []whole
-	// rare is set if no more than a few nodes have the shape.
-	rare bool
 	// unused has by position if most nodes never had a link there.
 	unused []bool
 }
@@ -75,7 +73,7 @@ func compareShapes(shapes map[string]*shape) (changed bool) {
 			return cmp.Or(cmp.Compare(len(b.positions), len(a.positions)), cmp.Compare(b.nodes, a.nodes), a.compare(b))
 		})
 		for _, s := range list {
-			f := facts{rare: s.nodes <= few}
+			var f facts
 			for _, o := range list[:min(len(list), wholeShapes)] {
 				if o.nodes > few && s.isPartOf(o) {
 					f.wholes = append(f.wholes, whole{o, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
@@ -84,7 +82,7 @@ func compareShapes(shapes map[string]*shape) (changed bool) {
 			for _, n := range s.dark {
 				f.unused = append(f.unused, 2*n > s.nodes)
 			}
-			changed = changed || s.rare != f.rare || !slices.Equal(s.wholes, f.wholes) || !slices.Equal(s.unused, f.unused)
+			changed = changed || !slices.Equal(s.wholes, f.wholes) || !slices.Equal(s.unused, f.unused)
 			s.facts = f
 		}
 	}

@@ -199,10 +199,7 @@ type Reason struct {
 // compareElements orders children: by name; a group and a node of one name
 // are two.
 func compareElements(a, b *Element) int {
-	if c := strings.Compare(a.Name, b.Name); c != 0 {
-		return c
-	}
-	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
 }
 
 // summarize makes the status of a group: Ready or NotReady if all children are, else

@@ -94,7 +94,7 @@ func (n *node) findings(known *symbols) []Finding {
 	if n.badPath || n.dissent != 0 || n.alien {
 		f := Finding{Kind: BadPath, Node: n.Name}
 		if n.alien {
-			f.Other = n.nvlink
+			f.Other = n.Report.Rest.NVLinkDomain
 		}
 		if n.dissent != 0 { // The group in which the other members report another one above.
 			f.Other = n.chain[bits.TrailingZeros32(n.dissent)].id

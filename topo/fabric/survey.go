@@ -16,8 +16,6 @@ type survey struct {
 	// kind is that of leaf groups, names counts the nodes of a group that carry a name of that kind.
 	kind  string
 	names map[carried]int32
-	// walked are the nodes that report uplinks.
-	walked []*node
 }
 
 // carried is a name that nodes of a group carry.
@@ -38,10 +36,12 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 	s.assign(nodes, known, last)
 	var changed []*leafGroup
 	for leaf, g := range s.groups {
-		if g.outcome = last.outcome(leaf, g); g.outcome == nil {
-			g.outcome = &outcome{}
-			changed = append(changed, g)
+		was := last.groups[leaf]
+		if was != nil && was.print == g.print && len(was.members) == len(g.members) && slices.Equal(was.foreign, g.foreign) {
+			g.outcome = was.outcome
+			continue
 		}
+		g.outcome, changed = &outcome{}, append(changed, g)
 	}
 	block := 0
 	if i := slices.IndexFunc(levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
@@ -54,7 +54,7 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 		}
 	})
 	if slices.ContainsFunc(levels, func(l Level) bool { return l.By == BySpine }) {
-		groupSpines(s.groups, peers(s.walked, len(known.ids)), known.ids)
+		groupSpines(s.groups, peers(nodes, len(known.ids)), known.ids)
 	}
 	return s
 }
@@ -63,9 +63,6 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	var g *leafGroup
 	for _, n := range nodes {
-		if len(n.links.uplinks) > 0 {
-			s.walked = append(s.walked, n)
-		}
 		leaf, torn := s.votes.group[n.links.ends.number], false
 		if tied := s.votes.tied[n.links.ends.number]; len(tied.groups) > 0 {
 			last := s.last(n, tied.groups)
@@ -81,9 +78,7 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 			g = s.groups[leaf]
 		}
 		if g == nil {
-			g = &leafGroup{
-				leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf], straddles: s.votes.straddles,
-			}
+			g = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
 			if was := last.groups[leaf]; was != nil {
 				g.members = make([]*node, 0, len(was.members))
 			}
@@ -122,16 +117,6 @@ func (s *survey) last(n *node, tied []int32) int32 {
 		return 0
 	}
 	return most
-}
-
-// outcome returns the outcome of the check of an equal group, or nil.
-func (s *survey) outcome(leaf int32, g *leafGroup) *outcome {
-	was := s.groups[leaf]
-	if was == nil || was.print != g.print || was.straddles != g.straddles ||
-		len(was.members) != len(g.members) || !slices.Equal(was.foreign, g.foreign) {
-		return nil
-	}
-	return was.outcome
 }
 
 // spinesPerLeaf is the number of spines of one leaf that count: in a fat tree the leaves

@@ -26,7 +26,7 @@ func (v *voting) settle(e *ends, home []int32) tie {
 		if isBetween || home[l.to] > 0 {
 			c.votes++
 		}
-		if v.isUsual(l) {
+		if slices.Contains(v.usual(l.to), l.rail) {
 			c.usual++
 		}
 	}
@@ -43,16 +43,9 @@ func (v *voting) settle(e *ends, home []int32) tie {
 	return out
 }
 
-// isUsual reports whether at least half as many links at a switch start from the rail of a
-// link as from any other.
-func (v *voting) isUsual(link link) bool {
-	rails := v.rails(link.to)
-	n := 2 * rails.count(link.rail)
-	return !slices.ContainsFunc(rails.list, func(c count[int32]) bool { return c.n > n })
-}
-
-// rails counts from which rails the links at a switch start.
-func (v *voting) rails(h int32) (rails tally[int32]) {
+// usual returns the rails that links at a switch usually start from: at least half as many as from any other.
+func (v *voting) usual(h int32) (out []int32) {
+	var rails tally[int32]
 	for _, a := range v.at(h) {
 		for _, l := range v.ends[a.value].links {
 			if l.to == h {
@@ -60,7 +53,13 @@ func (v *voting) rails(h int32) (rails tally[int32]) {
 			}
 		}
 	}
-	return rails
+	n := rails.count(rails.most(cmp.Compare[int32]))
+	for _, c := range rails.list {
+		if 2*c.n >= n {
+			out = append(out, c.value)
+		}
+	}
+	return out
 }
 
 // foreign finds the switches that are foreign to the groups of members at them.
@@ -79,15 +78,16 @@ func (v *voting) foreign(out *grouping) {
 		if len(t.list) < 2 {
 			continue
 		}
-		s := stray{to: h, group: t.most(v.compare)}
+		group, rails := t.most(v.compare), []int32{-1}
 		if out.straddles {
-			rails := v.rails(h)
-			s.rail = rails.most(cmp.Compare[int32])
+			rails = v.usual(h)
 		}
-		n := t.count(s.group)
+		n := t.count(group)
 		for _, c := range t.list {
-			if c.value != s.group && n > 0 && n >= 2*c.n {
-				out.foreign[c.value] = append(out.foreign[c.value], s)
+			for _, rail := range rails {
+				if c.value != group && n > 0 && n >= 2*c.n {
+					out.foreign[c.value] = append(out.foreign[c.value], stray{h, group, rail})
+				}
 			}
 		}
 	}

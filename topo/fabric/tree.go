@@ -115,13 +115,13 @@ type claimed struct {
 func findAliens(nodes []*node) {
 	domains, inside := map[string]*claimed{}, map[*leafGroup]*tally[string]{}
 	for _, n := range nodes {
-		if n.alien = false; n.nvlink == "" {
+		if n.alien = false; n.Report.Rest.NVLinkDomain == "" {
 			continue
 		}
-		d := domains[n.nvlink]
+		d := domains[n.Report.Rest.NVLinkDomain]
 		if d == nil {
 			d = &claimed{}
-			domains[n.nvlink] = d
+			domains[n.Report.Rest.NVLinkDomain] = d
 		}
 		d.nodes++
 		d.products.add(n.Report.Product(), 1)
@@ -129,16 +129,17 @@ func findAliens(nodes []*node) {
 		if inside[n.group] == nil {
 			inside[n.group] = &tally[string]{}
 		}
-		inside[n.group].add(n.nvlink, 1)
+		inside[n.group].add(n.Report.Rest.NVLinkDomain, 1)
 	}
 	for _, n := range nodes {
-		d := domains[n.nvlink]
+		domain := n.Report.Rest.NVLinkDomain
+		d := domains[domain]
 		if d == nil || d.nodes <= few {
 			continue
 		}
 		product, other := d.products.most(strings.Compare), inside[n.group].most(strings.Compare)
 		n.alien = 2*int(d.products.count(product)) > d.nodes && n.Report.Product() != product ||
-			n.group != nil && d.groups.count(n.group) == 1 && other != n.nvlink && domains[other].nodes+2 == d.nodes
+			n.group != nil && d.groups.count(n.group) == 1 && other != domain && domains[other].nodes+2 == d.nodes
 	}
 }
 
@@ -148,8 +149,8 @@ func (n *node) key(levels []Level, level int) key {
 	case n.path != nil && n.path[level] != "":
 		return key{keyPath, n.path[level]}
 	case l.Otherwise && n.path != nil:
-	case !n.alien && (l.By == ByNVLink || l.By == ByBlock && n.nvlink != ""):
-		return key{keyNVLink, n.nvlink}
+	case !n.alien && (l.By == ByNVLink || l.By == ByBlock && n.Report.Rest.NVLinkDomain != ""):
+		return key{keyNVLink, n.Report.Rest.NVLinkDomain}
 	case n.group == nil:
 	case l.By == ByNVLink:
 	case l.By == ByLeaf:

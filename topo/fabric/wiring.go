@@ -139,7 +139,7 @@ func (c *cablingCheck) expect(w *wiring) {
 		}
 	}
 	w.byRail = 4*agree >= 3*total
-	w.expects = w.hasGPUs() && !w.rare || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
+	w.expects = w.hasGPUs() || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
 }
 
 // expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If

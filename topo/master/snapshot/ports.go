@@ -64,8 +64,8 @@ func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
 	}
 	p.out.Ports = []Port{}
 	for holders, e := range s.Tree.All() {
-		n, ok := s.Nodes.Get(e.Name)
-		if e.Kind != v1alpha1.KindNode || !ok {
+		n := s.Nodes[e.Name]
+		if e.Kind != v1alpha1.KindNode || n == nil {
 			continue
 		}
 		var spec v1alpha1.NodeTopologySpec
