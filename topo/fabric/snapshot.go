@@ -95,15 +95,23 @@ func (s *Snapshot) Select(kind, name string) []*Element {
 // WriteElements writes selected elements as Write writes all.
 func WriteElements(to io.Writer, list []*Element) error {
 	w := bufio.NewWriterSize(to, room)
+	writeList(w, list)
+	_ = w.WriteByte('\n') // The writer keeps its first error.
+	return w.Flush()
+}
+
+func writeList(w *bufio.Writer, list []*Element) {
 	_ = w.WriteByte('[')
 	for i, e := range list {
 		if i > 0 {
 			_ = w.WriteByte(',')
 		}
-		_, _ = w.Write(e.body) // The writer keeps its first error.
+		if _, _ = w.Write(e.body); len(e.Child) > 0 {
+			writeList(w, e.Child)
+			_, _ = fmt.Fprintf(w, `,"status":"%s"}`, e.Status)
+		}
 	}
-	_, _ = w.WriteString("]\n")
-	return w.Flush()
+	_ = w.WriteByte(']')
 }
 
 // room is the size of a write, in bytes: each write wakes the reader up.
@@ -143,7 +151,7 @@ type Element struct {
 	// Rails are the leaves that a leaf group expects, by rail and plane.
 	Rails []Rail
 
-	// body is the JSON, digest its hash.
+	// body is the JSON, of a group up to its children, digest a hash of all.
 	body   []byte
 	digest [sha256.Size]byte
 }
@@ -214,20 +222,18 @@ func (e *Element) summarize() {
 	e.encode()
 }
 
-// encode makes the JSON, as encoding/json would without looking at the children again.
+// encode makes the JSON, as encoding/json would, of a group up to its children, and the digest of all.
 func (e *Element) encode() {
 	name, _ := json.Marshal(e.Name) // Strings always can be.
-	b := fmt.Appendf(make([]byte, 0, 256), `{"name":%s,"kind":"%s"`, name, e.Kind)
-	if e.Kind != v1alpha1.KindNode {
-		b = append(b, `,"child":[`...)
-		for i, c := range e.Child {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, c.body...)
-		}
-		b = append(b, ']')
+	b := fmt.Appendf(make([]byte, 0, 128), `{"name":%s,"kind":"%s"`, name, e.Kind)
+	if len(e.Child) == 0 {
+		b = fmt.Appendf(b, `,"status":"%s"}`, e.Status)
+	} else {
+		b = append(b, `,"child":`...)
 	}
-	b = fmt.Appendf(b, `,"status":"%s"}`, e.Status)
-	e.body, e.digest = slices.Clone(b), sha256.Sum256(b)
+	e.body = slices.Clone(b)
+	for _, c := range e.Child {
+		b = append(b, c.digest[:]...)
+	}
+	e.digest = sha256.Sum256(append(b, e.Status...))
 }

@@ -80,8 +80,8 @@ func (n *node) findings(known *symbols) []Finding {
 	cabling := len(out)
 	for i := range n.links.ports {
 		port := &n.links.ports[i]
-		all := known.owners[port.guid]
-		if len(all) < 2 {
+		all := known.sharers[port.guid]
+		if len(all) == 0 {
 			continue
 		}
 		f := port.finding(n.Name, known.ids)
