@@ -55,11 +55,11 @@
 // shape, rail and plane a group expects the leaf on which most of the members' cables end for which
 // the rail is usual. Three members, and one in twelve, with a rail on one leaf are a pattern: all of them are
 // right. Any other port on a foreign leaf is mis-cabled; so is one on another leaf than the expected, if three
-// members have the shape and it is wired by rail in the group (three quarters of its cables are as expected). It
-// belongs on the leaf of those that have the most other cables in common with it. No finding has a node between two
-// groups: tied without a name to decide, with half of its cables in one other group or where hardly another node
-// is. If one node in twenty is tied, or has two cables in another group, two cables from rails that are usual for
-// their leaves are by plan.
+// members have the shape, it is wired by rail in the group (three quarters of its cables are as expected), and not as
+// many have it so. It belongs on the leaf of those that have the most other cables in common with it. No finding has
+// a node between two groups: tied without a name to decide, with half of its cables in one other group or where
+// hardly another node is. If one node in twenty is tied, or has two cables in another group, two cables from rails
+// that are usual for their leaves are by plan.
 //
 // # Names
 //

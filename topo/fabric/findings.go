@@ -157,46 +157,35 @@ func (c *cablingCheck) fault(m *node, w *wiring, p *port, shifted bool) Fault {
 	case p.leaf == 0:
 		return Unseen
 	case p.leaf == r.leaf || w.isPattern(p.leaf, r):
-	case m.torn || p.device.Value().confidence == ambiguous || !c.belongs(m):
+	case m.torn || p.device.Value().confidence == ambiguous || c.isBetween(m, p):
 	case c.stray(p.leaf) != nil:
-		if (w.expects || m.links.shape.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
+		if w.expects || m.links.shape.hasGPUs() && len(m.links.ends.links) > few {
 			return Miscabled
 		}
-	case w.expects && w.members > few && w.byRail && !shifted && r.leaf != 0:
+	case w.expects && w.members > few && w.byRail && !shifted && r.leaf != 0 &&
+		(!w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf)):
 		return Miscabled
 	}
 	return ""
 }
 
-// belongs reports whether more than half of a member's cables are on leaves that carry more than a few cables of
-// the group or of another one.
-func (c *cablingCheck) belongs(m *node) bool {
-	unknown := 0
-	for _, l := range m.links.ends.links {
-		known := c.stray(l.to) != nil
-		for _, w := range c.patterns {
-			known = known || w.most[l.to] > few
-		}
-		if !known {
-			unknown++
-		}
-	}
-	return 2*unknown+1 < max(len(m.links.ends.links), 4) || len(c.members) <= few
-}
-
-// isBetween reports whether a cable on a foreign leaf is one of several to one group that are by plan: half of
-// the node's or, in a fleet that straddles, two from usual rails.
+// isBetween reports whether a cable is one of several that are elsewhere by plan: half of the node's in one other
+// group or where hardly another node is or, in a fleet that straddles, two from usual rails of a group's leaves.
 func (c *cablingCheck) isBetween(m *node, p *port) bool {
-	at, same, usual := *c.stray(p.leaf), 0, 0
+	at, n, usual := c.stray(p.leaf), 0, 0
 	for _, l := range m.links.ends.links {
-		if o := c.stray(l.to); o != nil && o.group == at.group {
-			if same++; slices.Contains(c.foreign, stray{l.to, at.group, l.rail}) {
+		isCommon := func(w *wiring) bool { return w.most[l.to] > few }
+		switch o := c.stray(l.to); {
+		case o == nil && len(c.members) > few && !slices.ContainsFunc(c.patterns, isCommon):
+			n++
+		case o != nil && (at == nil || at.group == o.group):
+			if n++; slices.Contains(c.foreign, stray{l.to, o.group, l.rail}) {
 				usual++
 			}
 		}
 	}
-	return same > 1 && 2*same+1 >= len(m.links.ends.links) ||
-		usual > 1 && slices.Contains(c.foreign, stray{p.leaf, at.group, p.position})
+	return 2*n+1 >= max(len(m.links.ends.links), 4) ||
+		at != nil && usual > 1 && slices.Contains(c.foreign, stray{p.leaf, at.group, p.position})
 }
 
 // stray returns a leaf if it is foreign to the group, else nil.

@@ -116,9 +116,6 @@ func (v *voting) vote(last *grouping) *grouping {
 	return out
 }
 
-// at returns the ends with links at a switch.
-func (v *voting) at(h int32) []count[int32] { return v.switches[h].list }
-
 // counts reports whether links count at a switch in votes 1 and 3.
 func (v *voting) counts(h int32, e *ends) bool {
 	return !e.follows || v.switches[h].leading <= few
@@ -179,7 +176,7 @@ func (v *voting) forget(n int) []bool {
 // share counts the links that a switch has in common with each other one, and
 // appends these to met.
 func (v *voting) share(h int32, shared, met []int32) []int32 {
-	for _, a := range v.at(h) {
+	for _, a := range v.switches[h].list {
 		e := v.ends[a.value]
 		if !v.counts(h, e) {
 			continue
@@ -211,7 +208,7 @@ const maxDegree = 32
 // other. A member with one link is never on both.
 func (v *voting) shareClasses(h, o, most int32) bool {
 	var classes [maxDegree + 1]struct{ here, there, both int32 }
-	for _, a := range v.at(h) {
+	for _, a := range v.switches[h].list {
 		if e := v.ends[a.value]; v.counts(h, e) {
 			c := &classes[min(len(e.links), maxDegree)]
 			if c.here += a.n * e.members; v.counts(o, e) {
@@ -219,7 +216,7 @@ func (v *voting) shareClasses(h, o, most int32) bool {
 			}
 		}
 	}
-	for _, a := range v.at(o) {
+	for _, a := range v.switches[o].list {
 		if e := v.ends[a.value]; v.counts(o, e) {
 			classes[min(len(e.links), maxDegree)].there += a.n * e.members
 		}
@@ -271,7 +268,7 @@ func (v *voting) homes(votes []int32) []int32 {
 		var t tally[int32]
 		for h := from; h < to; h++ {
 			t.reset()
-			for _, a := range v.at(h) {
+			for _, a := range v.switches[h].list {
 				if v.counts(h, v.ends[a.value]) {
 					t.add(votes[a.value], a.n*v.ends[a.value].members)
 				}
@@ -316,12 +313,9 @@ func (v *voting) groups(out *grouping, home []int32) {
 	out.straddles = between > few && 20*between >= members
 }
 
-// worthwhile is the least number of items to divide between two goroutines.
-const worthwhile = 64
-
-// parallel has the numbers below n worked on by all processors.
+// parallel has the numbers below n worked on by all processors, 64 at least by each.
 func parallel(n int, work func(from, to int32)) {
-	parts := min(runtime.GOMAXPROCS(0), 1+n/worthwhile)
+	parts := min(runtime.GOMAXPROCS(0), 1+n/64)
 	var others sync.WaitGroup
 	part := func(i int) int32 { return int32(n * i / parts) } //nolint:gosec // Fewer than 2^31 nodes and ports.
 	for i := 1; i < parts; i++ {

@@ -124,16 +124,13 @@ func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
 	return seen
 }
 
-// maxSuffix is the longest suffix of a name that is not unique, in bytes: a
-// hyphen and twelve digits.
-const maxSuffix = 13
-
 // title returns a group's name by its switch's: the kind does not stand twice.
 func title(kind, word, block string) string {
 	if !strings.HasPrefix(word, kind+"-") {
 		word = kind + "-" + word
 	}
-	return wellknown.Shorten(word, wellknown.MaxLabel-maxSuffix-len(block)) + block
+	const suffix = len("-012345678901") // Of a name that is not unique, at most.
+	return wellknown.Shorten(word, wellknown.MaxLabel-suffix-len(block)) + block
 }
 
 // word turns a switch's description into a part of a label's value; "" for

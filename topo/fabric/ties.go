@@ -46,7 +46,7 @@ func (v *voting) settle(e *ends, home []int32) tie {
 // usual returns the rails that links at a switch usually start from: at least half as many as from any other.
 func (v *voting) usual(h int32) (out []int32) {
 	var rails tally[int32]
-	for _, a := range v.at(h) {
+	for _, a := range v.switches[h].list {
 		for _, l := range v.ends[a.value].links {
 			if l.to == h {
 				rails.add(l.rail, v.ends[a.value].members)
@@ -68,7 +68,7 @@ func (v *voting) foreign(out *grouping) {
 	var t tally[int32]
 	for h := int32(1); int(h) < len(v.ids); h++ {
 		t.reset()
-		for _, a := range v.at(h) {
+		for _, a := range v.switches[h].list {
 			n := a.n * v.ends[a.value].members
 			if v.ends[a.value].follows { // It may be anywhere.
 				n = 0
