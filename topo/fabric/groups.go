@@ -29,19 +29,12 @@ type grouping struct {
 	// foreign are the switches, in ascending order, that members of a group are linked
 	// to and that are foreign to the group.
 	foreign map[int32][]stray
-	// tied are, by ends, the groups between which vote 4 cannot decide; straddles is set if so many
+	// tied are, by ends, the groups between which vote 4 cannot decide, the likeliest first; straddles is set if so many
 	// members are tied, or have several links in another group, that they are by plan.
-	tied      map[int32]tie
+	tied      map[int32][]int32
 	straddles bool
 	// anchors are the outcome of vote 1.
 	anchors []int32
-}
-
-// tie holds the groups between which vote 4 cannot decide, the most likely first; sure is set if the others
-// have links too many.
-type tie struct {
-	groups []int32
-	sure   bool
 }
 
 // stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
@@ -285,7 +278,7 @@ func (v *voting) homes(votes []int32) []int32 {
 
 // groups is vote 4: the home that most links of a member lead to.
 func (v *voting) groups(out *grouping, home []int32) {
-	out.group, out.tied = make([]int32, len(v.ends)), map[int32]tie{}
+	out.group, out.tied = make([]int32, len(v.ends)), map[int32][]int32{}
 	open, split := make([]bool, len(v.ends)), make([]bool, len(v.ends))
 	parallel(len(open), func(from, to int32) {
 		var t tally[int32]
@@ -300,7 +293,7 @@ func (v *voting) groups(out *grouping, home []int32) {
 	for i, e := range v.ends {
 		if open[i] {
 			tied := v.settle(e, home)
-			if out.group[i] = tied.groups[0]; len(tied.groups) > 1 {
+			if out.group[i] = tied[0]; len(tied) > 1 {
 				out.tied[e.number], split[i] = tied, true
 			}
 		}

@@ -64,9 +64,9 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	var g *leafGroup
 	for _, n := range nodes {
 		leaf, torn := s.votes.group[n.links.ends.number], false
-		if tied := s.votes.tied[n.links.ends.number]; len(tied.groups) > 0 {
-			last := s.last(n, tied.groups)
-			leaf, torn = cmp.Or(last, leaf), last == 0 && !tied.sure || s.votes.straddles
+		if tied := s.votes.tied[n.links.ends.number]; tied != nil {
+			last := s.last(n, tied)
+			leaf, torn = cmp.Or(last, leaf), last == 0 || s.votes.straddles
 		}
 		if n.torn != torn {
 			n.torn, n.print = torn, newPrint()
@@ -98,7 +98,7 @@ func (s *survey) remember(nodes []*node, levels []Level) {
 	}
 	s.kind, s.names = levels[i].Kind, map[carried]int32{}
 	for _, n := range nodes {
-		if e := n.links.ends.number; len(s.votes.tied[e].groups) == 0 {
+		if e := n.links.ends.number; s.votes.tied[e] == nil {
 			s.names[carried{s.votes.group[e], n.remembers(s.kind)}]++
 		}
 	}

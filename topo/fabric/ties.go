@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// claim is what a group has of a member: its links there, the ones that vote and the ones from usual rails, and
-// the number of all links at these switches.
-type claim struct{ group, links, votes, usual, fill int32 }
+// claim is what a group has of a member: its links there that vote, those from usual rails, and the number of
+// all links at these switches.
+type claim struct{ group, votes, usual, fill int32 }
 
-// settle orders the groups between which vote 4 cannot decide: first by links from usual rails, then by the
-// number of links at the member's switches. A wrong cable is one too many: the first is sure if the second has as
-// many more as the member has links there.
-func (v *voting) settle(e *ends, home []int32) tie {
+// settle returns the groups between which vote 4 cannot decide: first by links from usual rails, then by the
+// number of links at the member's switches, since a wrong cable is one too many.
+func (v *voting) settle(e *ends, home []int32) (groups []int32) {
 	var all []claim
 	isBetween := !slices.ContainsFunc(e.bundles.list, func(b count[int32]) bool { return home[b.value] > 0 })
 	for _, l := range e.links {
@@ -22,7 +21,7 @@ func (v *voting) settle(e *ends, home []int32) tie {
 			i, all = len(all), append(all, claim{group: group})
 		}
 		c := &all[i]
-		c.links, c.fill = c.links+1, c.fill+v.counted(l.to)
+		c.fill += v.counted(l.to)
 		if isBetween || home[l.to] > 0 {
 			c.votes++
 		}
@@ -34,13 +33,12 @@ func (v *voting) settle(e *ends, home []int32) tie {
 		return cmp.Or(cmp.Compare(b.votes, a.votes), cmp.Compare(b.usual, a.usual), cmp.Compare(a.fill, b.fill),
 			v.compare(a.group, b.group))
 	})
-	out := tie{sure: len(all) > 1 && all[1].fill == all[0].fill+all[1].links}
 	for _, c := range all {
 		if c.votes == all[0].votes && c.usual == all[0].usual {
-			out.groups = append(out.groups, c.group)
+			groups = append(groups, c.group)
 		}
 	}
-	return out
+	return groups
 }
 
 // usual returns the rails that links at a switch usually start from: at least half as many as from any other.
