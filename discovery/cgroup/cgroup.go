@@ -11,7 +11,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // Container is where a process runs.
@@ -119,17 +120,9 @@ func (p Proc) Container(pid int) (Container, error) {
 }
 
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	switch {
-	case errors.Is(err, syscall.ESRCH):
+	text, err := hostfile.ReadAtMost(path, maxFile)
+	if errors.Is(err, syscall.ESRCH) {
 		return nil, fs.ErrNotExist
-	case len(text) > maxFile:
-		return nil, fmt.Errorf("more than %d bytes", maxFile)
 	}
 	return text, err
 }
