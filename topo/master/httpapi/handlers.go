@@ -153,7 +153,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 // pods is GET /v1/pods: the pods that hold GPUs of a node, and the state of its GPUs.
 func (s *Server) pods(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	name := r.URL.Query().Get("node")
-	if n, ok := now.Nodes.Get(name); !ok || n.Node == nil {
+	if n := now.Nodes[name]; n == nil || n.Node == nil {
 		http.Error(w, "ask for the ?node= of a Node", http.StatusNotFound)
 		return
 	}
