@@ -104,7 +104,7 @@ func TestExamplesOfOtherMakers(t *testing.T) {
 				if !ok {
 					continue
 				}
-				if id != "ConfigMap/heddle-device-config" {
+				if want := map[string]string{"amd": "heddle", "metax": "metax"}[folder]; id != "ConfigMap/"+want+"-device-config" {
 					t.Errorf("%s: %s", file, id)
 				}
 				checkConfig(t, m)

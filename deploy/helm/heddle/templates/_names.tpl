@@ -66,6 +66,21 @@ readOnlyRootFilesystem: true
 {{ .Values.config.existingConfigMap | default "heddle-device-config" }}
 {{- end }}
 
+{{/* The volume with the configuration. The keys of a ConfigMap under MetaX's name, where there
+     is one, replace the chart's: of two sources with one key the kubelet takes the last. */}}
+{{- define "heddle.configVolume" -}}
+- name: config
+  projected:
+    sources:
+    - configMap:
+        name: {{ include "heddle.configMapName" . }}
+    {{- if not .Values.config.existingConfigMap }}
+    - configMap:
+        name: metax-device-config
+        optional: true
+    {{- end }}
+{{- end }}
+
 {{/* Whether heddle-device-plugin runs: "true" or "". */}}
 {{- define "heddle.devicePlugin" -}}
 {{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
