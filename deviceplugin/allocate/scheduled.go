@@ -31,7 +31,7 @@ func Scheduled(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {
 	text, written := pod.Annotations[wellknown.SGPUAllocation]
-	own, h := pod.Spec.SchedulerName == allocation.ByScheduler, inv.Config.SGPU.HAMi
+	own, h := pod.Spec.SchedulerName == allocation.ByScheduler, inv.Config.SGPU.HAMi == config.HAMiOn
 	switch {
 	case !written, h && !own && pod.Spec.SchedulerName == hami.SchedulerName:
 		return scheduledByHAMi(pod, container, r, node, inv)
@@ -77,7 +77,7 @@ func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory)
 // Annotations returns the annotations by which a pod was scheduled.
 func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 	c := inv.Config
-	if !c.SGPU.HAMi {
+	if c.SGPU.HAMi != config.HAMiOn {
 		return pod.Annotations
 	}
 	return hami.Annotations(pod, c.Domains)
@@ -87,7 +87,7 @@ func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 func scheduledByHAMi(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {
-	if !inv.Config.SGPU.HAMi {
+	if inv.Config.SGPU.HAMi != config.HAMiOn {
 		return nil, "", nil
 	}
 	memory := map[string]int64{}

@@ -1,6 +1,7 @@
 package preferred
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/bits"
 )
@@ -158,4 +159,22 @@ func Annotation(entries []Entry) string {
 		b = fmt.Appendf(b, `"%d":{"score":%d,"loss":%d,"hcas":%d}`, e.N, e.Score, e.Loss, e.HCAs)
 	}
 	return string(append(b, '}'))
+}
+
+// mostMetaX is the largest value of [MetaX]: HAMi subtracts values from it.
+const mostMetaX = 2000
+
+// MetaX returns a table as MetaX's device plugin writes it, for the annotations
+// [github.com/heddle-dev/heddle/api/wellknown.MetaXScores] and MetaXLosses. Its unit is unknown; GB/s keep eight GPUs
+// with MetaXLink below 2000.
+func MetaX(entries []Entry) (scores, losses string) {
+	score, loss := map[int]int{}, map[int]int{}
+	for _, e := range entries {
+		score[e.N], loss[e.N] = min(e.Score/1000, mostMetaX), min(e.Loss/1000, mostMetaX)
+	}
+	of := func(values map[int]int) string {
+		text, _ := json.Marshal(values) // It has numbers only, and sorts the keys.
+		return string(text)
+	}
+	return of(score), of(loss)
 }

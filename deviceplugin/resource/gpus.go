@@ -184,17 +184,16 @@ func (s *Snapshot) Free(held map[string]bool) *allocation.FreeGPUs {
 	return free
 }
 
-// Annotation returns the value of [github.com/heddle-dev/heddle/api/wellknown.GPUTopology]
-// while containers hold the IDs in held: what requests for whole GPUs of every
-// size would get.
-func (s *Snapshot) Annotation(held map[string]bool) string {
+// Table returns what requests for whole GPUs of every size would get while containers
+// hold the IDs in held.
+func (s *Snapshot) Table(held map[string]bool) []preferred.Entry {
 	var free uint64
 	for id, d := range s.devices {
 		if !held[id] && !d.instance && s.faults[id] == "" && d.gpu < preferred.MaxGPUs {
 			free |= 1 << d.gpu
 		}
 	}
-	return preferred.Annotation(s.scores.Table(free))
+	return s.scores.Table(free)
 }
 
 // Allocate implements [server.Allocator]. Neither topology nor the health of other

@@ -298,7 +298,7 @@ func TestCallsAtOnce(t *testing.T) {
 				if _, err := r.Allocate(t.Context(), chosen); err != nil {
 					t.Error(err)
 				}
-				r.Snapshot().Annotation(nil)
+				r.Snapshot().Table(nil)
 			}
 		})
 	}

@@ -187,7 +187,7 @@ func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string
 
 // TestVolcano runs the documented jobs with vc-scheduler, and Volcano's own controllers
 // and webhooks: one whole in a super-node by the map of a real topo-master, one where
-// GPUs go together best, one without GPUs, and one on the nodes that are kept for its purpose.
+// GPUs go together best, one without GPUs, one in a queue, and one on the nodes that are kept for its purpose.
 func TestVolcano(t *testing.T) {
 	const port = 19505
 	v := newVolcano(t)
@@ -227,6 +227,8 @@ func TestVolcano(t *testing.T) {
 			t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
 		}
 	}
+	v.completes(t, "volcano-queue.yaml", "job-1", 1)
+	v.kubectl(t, "delete", "queue", "test")
 	v.nodes(t, withGPUs("fly-inference", 0, nil), withGPUs("fly-training", 0, nil))
 	v.pool(t, "inference")
 	v.pool(t, "training")
