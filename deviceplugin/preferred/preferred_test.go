@@ -236,17 +236,19 @@ func TestAlignedHCAs(t *testing.T) {
 func TestMetaX(t *testing.T) {
 	s := preferred.New(nil, machines.Load(t, "metax-c500-box"))
 	var scores, losses map[int]int
-	ofScores, ofLosses := preferred.MetaX(s.Table(0xff))
+	ofScores, ofLosses := s.MetaX(0xff)
 	for text, into := range map[string]*map[int]int{ofScores: &scores, ofLosses: &losses} {
 		if err := json.Unmarshal([]byte(text), into); err != nil || len(*into) != 8 {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
-	// Two groups of four joined by MetaXLink: four GPUs are one of them, and the loss is none for all eight.
-	if scores[1] != 0 || scores[4] != 6*s.Pair(0, 1)/1000 || losses[8] != 0 || losses[1] <= losses[8] || scores[8] >= 2000 {
+	// Two groups of four joined by MetaXLink: four GPUs are one of them, which is 16 pairs away from the other.
+	joined, apart := s.Pair(0, 1)/1000, s.Pair(0, 4)/1000
+	if scores[1] != 0 || scores[4] != 6*joined || scores[8] != 12*joined+16*apart || scores[8] >= 2000 ||
+		losses[1] != 3*joined+4*apart || losses[4] != 16*apart || losses[8] != 0 {
 		t.Errorf("scores %s, losses %s", ofScores, ofLosses)
 	}
-	if scores, losses := preferred.MetaX(nil); scores != "{}" || losses != "{}" {
+	if scores, losses := s.MetaX(0); scores != "{}" || losses != "{}" {
 		t.Errorf("without free GPUs: scores %s, losses %s", scores, losses)
 	}
 }

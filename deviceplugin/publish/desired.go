@@ -17,7 +17,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/preferred"
 	"github.com/heddle-dev/heddle/discovery/capacity"
 )
 
@@ -103,10 +102,9 @@ func (s *Status) freeGPUs(r *Round) {
 		}
 		all.Others[other] = *r.Served[other].GPUs.Free(r.Usage.Holders[other])
 	}
-	table := whole.Table(held)
-	s.Annotations[wellknown.GPUTopology], s.Annotations[wellknown.FreeGPUs] = preferred.Annotation(table), all.String()
+	s.Annotations[wellknown.GPUTopology], s.Annotations[wellknown.FreeGPUs] = whole.Annotation(held), all.String()
 	if r.Inventory.Config.Domains.Vendor == wellknown.MetaX {
-		s.Annotations[wellknown.MetaXScores], s.Annotations[wellknown.MetaXLosses] = preferred.MetaX(table)
+		s.Annotations[wellknown.MetaXScores], s.Annotations[wellknown.MetaXLosses] = whole.MetaX(held)
 	}
 }
 

@@ -298,7 +298,7 @@ func TestCallsAtOnce(t *testing.T) {
 				if _, err := r.Allocate(t.Context(), chosen); err != nil {
 					t.Error(err)
 				}
-				r.Snapshot().Table(nil)
+				r.Snapshot().Annotation(nil)
 			}
 		})
 	}

@@ -388,7 +388,7 @@ func TestSharesPolicy(t *testing.T) {
 
 	// HAMi's own annotation is open to all where no node works with HAMi.
 	for args, guarded := range map[string]bool{
-		hamiOn: true, "config.cluster.domains.vendor=metax-tech.com": true, "gpuScheduler.deploy=true": true,
+		hamiOn: true, "config.cluster.domains.vendor=metax-tech.com": true, "gpuScheduler.enabled=true": true,
 		"config.cluster.domains.vendor=nvidia.com": false, "config.cluster.sgpu.hami=false": false,
 	} {
 		p := policyOf(t, renderDevice(t, "--set", args), sharesPolicy)
