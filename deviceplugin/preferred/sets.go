@@ -178,9 +178,9 @@ func (s *Scores) MetaX(free uint64) (scores, losses string) {
 				i, j := bits.TrailingZeros64(a), bits.TrailingZeros64(b)
 				switch bits.OnesCount64(set & (1<<i | 1<<j)) {
 				case 2:
-					inside += s.Pair(i, j)
+					inside += int(s.pairs[i*s.n+j])
 				case 1:
-					across += s.Pair(i, j)
+					across += int(s.pairs[i*s.n+j])
 				}
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -77,6 +78,24 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 	return found
 }
 
+// TestAliases: the names of values in MetaX's documents give the objects that the chart's own names give.
+func TestAliases(t *testing.T) {
+	var texts []string
+	for _, set := range []string{
+		"registry=DOMAIN/PROJECT,gpuScheduler.deploy=true,topoDiscovery.deploy=true",
+		"image.repository=DOMAIN/PROJECT,gpuScheduler.enabled=true,topoDiscovery.enabled=true",
+	} {
+		text, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, text)
+	}
+	if diff := cmp.Diff(texts[0], texts[1]); diff != "" || !strings.Contains(texts[0], "DOMAIN/PROJECT/heddle-scheduler:") {
+		t.Errorf("(-alias +own name):\n%s", diff)
+	}
+}
+
 func TestRejected(t *testing.T) {
 	for _, tt := range []struct{ set, want string }{
 		{"topoDiscovery.enabled=true,topoDiscovery.worker.metricsPort=9101", "gpuLabel.metricsPort and topoDiscovery.worker.metricsPort are both 9101"},
@@ -105,7 +124,7 @@ func TestRejected(t *testing.T) {
 		{"gpuDevice.enabled=true,gpuDevice.metricsPort=9101", "gpuDevice.metricsPort and gpuLabel.metricsPort are both 9101"},
 		{"gpuDevice.replayDevices=/run/x", "set gpuDevice.machineConfigMap too"},
 		{"driver.access=none", "/driver/access"},
-		{"image.repository=https://registry.example.com", "/registry"},
+		{"image.repository=https://registry.example.com", "/image/repository"},
 		{"image.repository=", "--set image.repository=DOMAIN/PROJECT"},
 		{"config.cluster.domains.vendor=Example_com", "/config/cluster/domains/vendor"},
 		{"config.cluster.domains.company=example.com/x", "/config/cluster/domains/company"},
