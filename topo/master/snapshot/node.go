@@ -50,8 +50,9 @@ func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 	if n.Node == nil {
 		return g
 	}
-	g.Offered, g.Shared, g.Used = int(n.Node.GPUs), int(n.Node.Shared), int(n.Used+n.Node.SharedUsed)
+	g.Offered, g.Shared = int(n.Node.GPUs), int(n.Node.Shared)
 	g.Total = max(g.Total, g.Offered+g.Shared)
+	g.Used = min(int(n.Used+n.Node.SharedUsed), g.Total) // Pods of a lost GPU still count it.
 	if g.Total > 0 {
 		g.Free = new(int)
 		if n.Node.Ready && !n.Node.Cordoned {

@@ -344,7 +344,7 @@ e.nodes.length)} on ${u(e.parts.length)}`)),t.length>yt?`and ${u(t.length-yt)} m
 stat","data-s":d,"data-n":c,title:`Show nodes that are ${h}`,"aria-pressed":O.query===`is:${d}`?"true":"false",onclick:()=>{O.query=O.query===`is:${d}`?"":`is:${d}`,Q({query:O.query}),re()}},x(d),a("b",
 {},u(c)),a("span",{},` ${h}`)),s=w.gpus,o=a("i",{class:"meter","aria-hidden":"true"});o.style.setProperty("--share",s.total?s.used/s.total:0);let r=document.activeElement?.dataset?.s,i=f("sum").contains(
 document.activeElement);f("sum").replaceChildren(a("span",{class:"stat whole"},a("b",{},u(e)),` ${e===1?"node":"nodes"}`),n("ready",t.ready,"ready"),n("degraded",t.degraded,"degraded"),n("notready",t.
-notReady,"not ready"),a("span",{class:"stat gpus"},o,a("b",{},Y(s)?"busy":u(s.used)),(Y(s)?`: all ${u(s.total)} GPUs in use`:` of ${u(s.total)} GPUs in use, ${u(s.free??0)} free`)+(s.shared?`, ${u(s.shared)}\
+notReady,"not ready"),a("span",{class:"stat gpus"},o,a("b",{},Y(s)?"all":u(s.used)),(Y(s)?` ${u(s.total)} GPUs in use`:` of ${u(s.total)} GPUs in use, ${u(s.free??0)} free`)+(s.shared?`, ${u(s.shared)}\
  shared`:""),ie(s)>0?a("span",{class:"idle",title:"No kubelet offers them: no device plugin, or unfit"},`${u(ie(s))} not offered`):"")),zs.show(w),i&&f("sum").querySelector(`button[data-s="${r}"]`)?.focus();
 let l=w.faults.filter(d=>d.kind!=="unseen").length;f("sum-faults").textContent=u(l),f("sum-gangs").textContent=u(w.gangs.length),document.title=`${l?`(${u(l)}) `:""}heddle fabric`}function Zs(t){let e=w.
 nodes.filter(n=>(t.byId.get(n.id)?.status??n.status)!==n.status);e.length&&(f("announce").textContent=e.length<=3?e.map(n=>`${n.name} is ${n.status==="notready"?"not ready":n.status}`).join(", "):`${m(

@@ -155,8 +155,8 @@ function summary() {
   $('sum').replaceChildren(
     make('span', { class: 'stat whole' }, make('b', {}, number(total)), ` ${total === 1 ? 'node' : 'nodes'}`),
     filter('ready', c.ready, 'ready'), filter('degraded', c.degraded, 'degraded'), filter('notready', c.notReady, 'not ready'),
-    make('span', { class: 'stat gpus' }, meter, make('b', {}, isBusy(g) ? 'busy' : number(g.used)),
-      (isBusy(g) ? `: all ${number(g.total)} GPUs in use` : ` of ${number(g.total)} GPUs in use, ${number(g.free ?? 0)} free`)
+    make('span', { class: 'stat gpus' }, meter, make('b', {}, isBusy(g) ? 'all' : number(g.used)),
+      (isBusy(g) ? ` ${number(g.total)} GPUs in use` : ` of ${number(g.total)} GPUs in use, ${number(g.free ?? 0)} free`)
         + (g.shared ? `, ${number(g.shared)} shared` : ''),
       idle(g) > 0 ? make('span', { class: 'idle', title: 'No kubelet offers them: no device plugin, or unfit' },
         `${number(idle(g))} not offered`) : ''));
