@@ -90,6 +90,12 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 	put("no-worker", "4", 0)
 	put("no-gpus", "", 0)
 	put("two-shared", "6", 8)
+	var pod corev1.Pod // It holds more than there is: two GPUs were lost.
+	pod.Namespace, pod.Name, pod.Spec.NodeName = "a", "p", "no-plugin"
+	pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("10")},
+	}}}
+	c.Put("pods", &pod)
 	r := c.replica(t, fabric.ModeLeaf)
 	r.until(t, "four reports", reports(4))
 	r.until(t, "six nodes", nodes(6))
@@ -102,10 +108,10 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 		got[all.Tree[i].Name] = all.Tree[i].GPUs
 	}
 	want := map[string]snapshot.GPUs{
-		"":           {Free: new(25), Offered: 25, Shared: 2, Used: 1, Total: 36},
+		"":           {Free: new(25), Offered: 25, Shared: 2, Used: 9, Total: 36},
 		"all":        {Free: new(8), Offered: 8, Total: 8},
 		"one-unfit":  {Free: new(7), Offered: 7, Total: 8},
-		"no-plugin":  {Free: new(0), Total: 8},
+		"no-plugin":  {Free: new(0), Used: 8, Total: 8},
 		"no-worker":  {Free: new(4), Offered: 4, Total: 4},
 		"no-gpus":    {},
 		"two-shared": {Free: new(6), Offered: 6, Shared: 2, Used: 1, Total: 8},
