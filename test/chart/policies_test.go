@@ -47,6 +47,7 @@ func outlasting(daemon, key string) []try[corev1.Node] {
 		{"a label by another patch", labelBy(daemon, metav1.ManagedFieldsOperationUpdate, key, "x")},
 		{"a label under another name", labelBy("kubelet", metav1.ManagedFieldsOperationApply, key, "x")},
 		{"a label without a record", func(w *nodeWrite) { w.new.Labels[key], w.new.ManagedFields = "x", nil }},
+		{"owners merged by the API server", func(w *nodeWrite) { w.new.ManagedFields[0].Manager = "ancient-changes" }},
 		{"another owner of a label", func(w *nodeWrite) {
 			label(key, "x")(w)
 			w.new.ManagedFields[0] = managed("kubelet", metav1.ManagedFieldsOperationUpdate, "kubernetes.io/hostname", "rack", key)

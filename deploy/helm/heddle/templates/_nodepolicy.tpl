@@ -228,11 +228,12 @@ spec:
   expression: >-
     variables.changedLabels.filter(k, k in variables.newLabels && !variables.newLabelOwners.exists(m,
     m.manager == '{{ . }}' && m.operation == 'Apply' && 'f:' + k in m.fieldsV1['f:metadata']['f:labels']))
+# The API server merges the oldest of more than ten owners into ancient-changes.
 - name: forgedOwners
   expression: >-
     variables.newLabelOwners.filter(m, !(m.manager == '{{ . }}' && m.operation == 'Apply')
-    && m.fieldsV1['f:metadata']['f:labels'].exists(k, !variables.labelOwners.exists(o,
-    o.manager == m.manager && o.operation == m.operation && k in o.fieldsV1['f:metadata']['f:labels']))).map(m, m.manager)
+    && m.fieldsV1['f:metadata']['f:labels'].exists(k, !variables.labelOwners.exists(o, o.operation == m.operation
+    && (o.manager == m.manager || m.manager == 'ancient-changes') && k in o.fieldsV1['f:metadata']['f:labels']))).map(m, m.manager)
 {{- end }}
 
 {{- define "heddle.labelRecordsRight" -}}
