@@ -170,7 +170,7 @@ func TestTwoNodesWithOneHostname(t *testing.T) {
 			}
 			if !ok {
 				pods := w.until("rejected for the rule", func(pods map[string]*corev1.Pod) bool {
-					return strings.Contains(why(pods["x-0"]), "rejected by podgroup x") && strings.Contains(why(pods["x-0"]), "anti-affinity")
+					return strings.Contains(why(pods["x-0"]), "rejected by podgroup x: 3 of 4 fit where their constraints on kubernetes.io/hostname let them")
 				})
 				if n := bound(pods, "x"); n > 0 {
 					t.Errorf("%d of 4 have a node", n)

@@ -69,7 +69,7 @@ func TestAGangThatNeverStartsClosesNoNode(t *testing.T) {
 	w.until("all nodes in use", func(pods map[string]*corev1.Pod) bool {
 		return bound(pods, "later") == 9 && bound(pods, "plain") == 18
 	})
-	w.shows(map[string]float64{"heddle_scheduler_gangs{Queued}": 1, "heddle_scheduler_gangs{Starting}": 0})
+	w.shows(map[string]float64{"heddle_scheduler_gangs{Queued}": 1, "heddle_scheduler_gangs_placed_total{none}": 1})
 }
 
 // What a pod says about its run time moves it past nobody.
