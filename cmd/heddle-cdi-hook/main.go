@@ -124,7 +124,7 @@ func copyFile(args []string) error {
 		return errors.New("copy: want a file of the image, and where on the node it goes")
 	}
 	from, to := args[0], args[1]
-	content, err := hostfile.ReadForeign(from, maxCopy)
+	content, err := hostfile.ReadAtMost(from, maxCopy)
 	if err == nil && len(content) == 0 {
 		err = fmt.Errorf("%s is empty", from)
 	}

@@ -191,7 +191,7 @@ const maxCheckpoint = 16 << 20
 // writes it before Allocate's caller goes on, so at PreStartContainer it has the
 // container.
 func readCheckpoint(path string) ([]entry, error) {
-	content, err := hostfile.ReadForeign(path, maxCheckpoint)
+	content, err := hostfile.ReadAtMost(path, maxCheckpoint)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

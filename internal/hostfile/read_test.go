@@ -30,11 +30,6 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s was read", name)
 		}
 	}
-	for name, ok := range map[string]bool{"whole": true, "link": true, "huge": false, "zero": false, "dir": false, "pipe": false} {
-		if _, err := ReadForeign(path(name), maxRead); (err == nil) != ok {
-			t.Errorf("%s by others: %v", name, err)
-		}
-	}
 	if _, err := Read(path("absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an absent file: %v", err)
 	}

@@ -194,7 +194,7 @@ func (p *preload) version() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}
-	content, err := hostfile.ReadForeign(path, maxLibrary)
+	content, err := hostfile.ReadAtMost(path, maxLibrary)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}

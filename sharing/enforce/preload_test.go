@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/allocation"
@@ -299,11 +298,16 @@ func TestPreloadRejects(t *testing.T) {
 	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil {
 		t.Error("a container starts without the library")
 	}
-	if err := unix.Mknod(filepath.Join(root, "opt/libvgpu.so"), unix.S_IFIFO|0o600, 0); err != nil {
+	library, err := os.Create(filepath.Join(root, "opt/libvgpu.so"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("a pipe in place of the library: %v", err)
+	defer library.Close()
+	if err := library.Truncate(maxLibrary + 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a huge library: %v", err)
 	}
 	for name, limit := range map[string]*Limit{
 		"pod out of its directory": share("../p", gpuA, 60, 4096),

@@ -110,7 +110,7 @@ func (c *client) request(ctx context.Context, node string) (*http.Request, error
 // and plain in the file: the kubelet decoded it, and nothing decodes it again.
 // One newline at the end is dropped, which `echo VALUE | base64` puts there.
 func (c *client) secret(key string) (string, error) {
-	b, err := hostfile.ReadForeign(filepath.Join(c.secrets, key), maxSecret)
+	b, err := hostfile.ReadAtMost(filepath.Join(c.secrets, key), maxSecret)
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return "", fmt.Errorf("the Secret's %s: %w", key, at.Err) // The path is a container's.
 	}
