@@ -12,7 +12,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
-	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -55,7 +54,7 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	r.until(t, "three nodes", nodes(3))
 	uid := c.node("honest", true)
 	v := r.until(t, "the new node", nodes(4))
-	if d, _ := v.Nodes.Get("honest"); d.Believed() != nil {
+	if d := v.Nodes["honest"]; d.Believed() != nil {
 		t.Error("the report of the deleted Node is believed")
 	}
 	c.report("honest", uid, path, time.Time{})
@@ -106,18 +105,4 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
-}
-
-func TestLevelsChange(t *testing.T) {
-	c := newCluster(t)
-	c.sample()
-	levels := make(chan []fabric.Level)
-	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.NewLevels = levels })
-	r.until(t, "four reports", reports(4))
-	levels <- []fabric.Level{{Kind: "switchbox", By: fabric.ByPath}}
-	r.until(t, "one level", func(v *snapshot.Snapshot) bool {
-		return len(v.Tree.Select("dragonfly", "")) == 0 && len(v.Tree.Select("switchbox", "")) == 1
-	})
-	c.in("node-sample5", "switchbox-sample2")
-	r.until(t, "two switchboxes", func(v *snapshot.Snapshot) bool { return len(v.Tree.Select("switchbox", "")) == 2 })
 }
