@@ -73,6 +73,8 @@ func schemaOf(t reflect.Type, words string) map[string]any {
 	switch {
 	case t.Kind() == reflect.Slice:
 		return map[string]any{"type": []string{"array", "null"}, "items": schemaOf(t.Elem(), words)}
+	case strings.Contains(words, "true"):
+		return map[string]any{} // A truth value in a file, and a text in some others.
 	case words != "":
 		return map[string]any{"enum": strings.Split(words, ",")}
 	case t.Kind() == reflect.Struct:

@@ -53,7 +53,7 @@ func dashboards(t *testing.T, objects rendered) map[string]*dashboard {
 
 // Grafana's sidecar finds the dashboards by their label, where they are wanted.
 func TestDashboards(t *testing.T) {
-	if all := dashboards(t, render(t, "--set", "monitoring.deploy=true")); len(all) > 0 {
+	if all := dashboards(t, render(t, "--set", "monitoring.enabled=true")); len(all) > 0 {
 		t.Errorf("%d dashboards that nothing asked for", len(all))
 	}
 	objects := render(t, "--set", "monitoring.dashboards.enabled=true,monitoring.dashboards.annotations.grafana_folder=GPUs")
