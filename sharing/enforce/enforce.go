@@ -115,7 +115,7 @@ type enforcer interface {
 	// edits prepares the node for a container that is about to start, and returns
 	// what the container needs of the enforcer. It is called again for
 	// each start.
-	edits(ctx context.Context, l *Limit) (*cdi.ContainerEdits, error)
+	edits(ctx context.Context, l *Limit, s *settings) (*cdi.ContainerEdits, error)
 }
 
 // check rejects values that no enforcer can use: these values become names of

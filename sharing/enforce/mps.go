@@ -91,7 +91,7 @@ func newMPS(dir, shm string, log *slog.Logger) *mps {
 	return m
 }
 
-func (m *mps) edits(ctx context.Context, l *Limit) (*cdi.ContainerEdits, error) {
+func (m *mps) edits(ctx context.Context, l *Limit, _ *settings) (*cdi.ContainerEdits, error) {
 	if len(l.GPUs) != 1 {
 		// One daemon per GPU, so that a fault or a limit stays on its GPU;
 		// and CUDA connects to one daemon.
@@ -300,7 +300,7 @@ func (m *mps) keep(live func() []Limit) error {
 		}
 		admitted, starts := before[l.GPUs[0].Share.UUID][l.key()]
 		switch {
-		case l.By.uses(config.EnforceMPS):
+		case l.By.Uses(config.EnforceMPS):
 			m.add(&l)
 		case l.By == (Enforced{}) && starts:
 			m.put(l.GPUs[0].Share.UUID, l.key(), admitted)
