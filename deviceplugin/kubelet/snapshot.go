@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -293,8 +294,9 @@ func indexListed(pods []*podresources.PodResources) *index {
 	for _, p := range pods {
 		pod := Pod{Namespace: p.GetNamespace(), Name: p.GetName()}
 		for _, c := range p.GetContainers() {
-			for _, held := range heldBy(c) {
-				a := Allocation{Container: Container{pod, c.GetName()}, Resource: held.resource, IDs: held.ids}
+			held := heldBy(c)
+			for _, resource := range slices.Sorted(maps.Keys(held)) {
+				a := Allocation{Container: Container{pod, c.GetName()}, Resource: resource, IDs: SortIDs(held[resource])}
 				l.at[holdingKey(c.GetName(), a.Resource, a.IDs)] = len(l.allocations)
 				for _, id := range a.IDs {
 					l.holder[deviceID{a.Resource, id}] = len(l.allocations)
@@ -315,28 +317,13 @@ func (l *index) contradicts(e *entry, pod Pod) bool {
 	})
 }
 
-// held are the device IDs of one resource.
-type held struct {
-	resource string
-	ids      []string
-}
-
-// heldBy returns a container's devices, by resource: PodResources has one ContainerDevices for
+// heldBy returns a container's device IDs, by resource: PodResources has one ContainerDevices for
 // each ID, because each has its own topology.
-func heldBy(c *podresources.ContainerResources) []held {
-	var all []held
+func heldBy(c *podresources.ContainerResources) map[string][]string {
+	all := make(map[string][]string)
 	for _, d := range c.GetDevices() {
-		at := slices.IndexFunc(all, func(h held) bool { return h.resource == d.GetResourceName() })
-		if at < 0 {
-			at, all = len(all), append(all, held{resource: d.GetResourceName()})
-		}
-		all[at].ids = append(all[at].ids, d.GetDeviceIds()...)
+		all[d.GetResourceName()] = append(all[d.GetResourceName()], d.GetDeviceIds()...)
 	}
-	for i := range all {
-		slices.Sort(all[i].ids)
-		all[i].ids = slices.Compact(all[i].ids)
-	}
-	slices.SortFunc(all, func(p, q held) int { return cmp.Compare(p.resource, q.resource) })
 	return all
 }
 

@@ -55,11 +55,6 @@ func isName(s string) bool {
 	})
 }
 
-// String returns the lock in HAMi's format.
-func (l Lock) String() string {
-	return strings.Join([]string{l.Since.Format(time.RFC3339), l.Namespace, l.Pod}, ",")
-}
-
 // Over returns the reason why the lock can be released, "" while it cannot. pod
 // is the pod that the lock names, or nil; node is the name of this
 // Node, and resource the name of sgpu.
