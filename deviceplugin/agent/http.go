@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -90,9 +91,8 @@ func (a *Agent) Report() report.Report {
 		}
 	}
 	served := a.resources.served()
-	kinds := map[publish.Kind]string{
-		publish.GPUs: report.KindGPU, publish.HCAs: report.KindHCA,
-		publish.Replicas: report.KindShare, publish.Counted: report.KindShare,
+	kinds := map[cdi.Kind]string{
+		cdi.GPU: report.KindGPU, cdi.RDMA: report.KindHCA, cdi.SGPU: report.KindShare, publish.Counted: report.KindShare,
 	}
 	for _, name := range slices.Sorted(maps.Keys(served)) {
 		status := served[name].Status

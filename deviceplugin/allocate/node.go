@@ -44,7 +44,7 @@ type Node struct {
 // KindOf returns the kind of a resource of this configuration.
 func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 	switch {
-	case rdmaResource(c, resource) != nil:
+	case c.RDMA.Resource(resource) != nil:
 		return cdi.RDMA, nil
 	case resource == c.Resources.SGPU:
 		return cdi.SGPU, nil
@@ -59,16 +59,6 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 		}
 	}
 	return "", fmt.Errorf("unknown resource %s", resource)
-}
-
-// rdmaResource returns the configuration of an RDMA resource, or nil.
-func rdmaResource(c *config.NodeConfig, resource string) *config.RDMAResource {
-	for i := range c.RDMA.Resources {
-		if c.RDMA.Resources[i].Name == resource {
-			return &c.RDMA.Resources[i]
-		}
-	}
-	return nil
 }
 
 // kindOf returns the kind of an allocation: by the configuration, else by its CDI

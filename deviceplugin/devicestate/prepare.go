@@ -35,7 +35,7 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 	ctx, cancel := context.WithTimeoutCause(ctx, prepareTimeout,
 		fmt.Errorf("no devices prepared for a container with %s in %v", resource, prepareTimeout))
 	defer cancel()
-	if _, err := allocate.KindOf(s.inventory.Load().Config, resource); err != nil && !s.View().names(resource) {
+	if _, err := allocate.KindOf(s.inventory.Load().Config, resource); err != nil && s.View().Resources()[resource] == "" {
 		return err
 	}
 	ids = kubelet.SortIDs(ids)

@@ -66,13 +66,12 @@ type Tracker struct {
 	mu sync.Mutex // guards all below
 	// gpus are by UUID, also those that the machine has lost.
 	gpus map[string]gpuState
-	// config is the configuration of the last round, nil before it; present are the UUIDs of its
-	// machine's GPUs in order, and indices the driver's numbers of them.
+	// config is the configuration of the last round, nil before it, machine its machine; present are the
+	// UUIDs of that machine's GPUs in order, and indices the driver's numbers of them.
 	config  *config.NodeConfig
+	machine *machine.Machine
 	present []string
 	indices map[string]int
-	// parents are the GPUs of MIG devices, by the UUID of the device.
-	parents map[string]string
 	// observing reports whether another observation follows the last one.
 	observing bool
 	// cordoned are the UUIDs that no new pod gets. unsaved is whether the file lacks one,
@@ -88,7 +87,7 @@ type Tracker struct {
 func New(dir string, log *slog.Logger) *Tracker {
 	t := &Tracker{
 		dir: dir, log: log, changed: notify.New(), pending: notify.New(),
-		gpus: map[string]gpuState{}, parents: map[string]string{}, cordoned: map[string]bool{}, faults: map[string]string{},
+		gpus: map[string]gpuState{}, cordoned: map[string]bool{}, faults: map[string]string{},
 	}
 	saved, err := load(dir)
 	t.note(FaultModes, err)
@@ -106,17 +105,13 @@ func New(dir string, log *slog.Logger) *Tracker {
 func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.config, t.present, t.indices = c, nil, map[string]int{}
-	clear(t.parents)
+	t.config, t.machine, t.present, t.indices = c, m, nil, map[string]int{}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		if _, duplicate := t.indices[g.UUID]; duplicate || g.UUID == "" {
 			continue
 		}
 		t.present, t.indices[g.UUID] = append(t.present, g.UUID), g.Index
-		for j := range g.MIG.Devices {
-			t.parents[g.MIG.Devices[j].UUID] = g.UUID
-		}
 		t.gpus[g.UUID] = configure(t.gpus[g.UUID], inventory.Wanted(c, g))
 	}
 	if !t.observing && t.some((*gpuState).pending) {

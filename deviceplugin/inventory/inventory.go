@@ -144,19 +144,6 @@ func (inv *Inventory) Recut(uuid, mode string) bool {
 	return mode != "" && now != "" && now != mode
 }
 
-// ParentOf returns the UUID of the GPU that a MIG device is cut from; empty if the
-// machine has no such MIG device.
-func (inv *Inventory) ParentOf(mig string) string {
-	for i := range inv.Machine.GPUs {
-		for _, d := range inv.Machine.GPUs[i].MIG.Devices {
-			if d.UUID == mig {
-				return inv.Machine.GPUs[i].UUID
-			}
-		}
-	}
-	return ""
-}
-
 // shared returns the shared GPUs. What the scan has against
 // a GPU comes first, then its mode, then its health, then its CDI spec.
 func (inv *Inventory) shared() []quota.GPU {
@@ -233,6 +220,14 @@ func joined(a, b *machine.GPU) bool {
 		return slices.ContainsFunc(g.NVLinks, func(l machine.NVLink) bool { return l.Peer == peer && l.Links > 0 })
 	}
 	return to(a, b.PCI) || to(b, a.PCI) || to(a, machine.PeerNVSwitch) && to(b, machine.PeerNVSwitch)
+}
+
+// Held is a device of a resource that a pod holds, or that the kubelet may give to one.
+type Held struct {
+	// ID is a UUID, or UUID::number for a share.
+	Resource, ID string
+	// Pod is its namespace and name, or "pod UID"; empty for a device that no pod holds.
+	Pod string
 }
 
 // ReplicaSeparator is between a device and the number of a replica in device IDs: a
