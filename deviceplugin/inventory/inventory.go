@@ -9,7 +9,6 @@ package inventory
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -238,19 +237,6 @@ const ReplicaSeparator = "::"
 // ReplicaID returns the device ID of one replica of a device, such as GPU-…::3.
 func ReplicaID(device string, number int) string {
 	return device + ReplicaSeparator + strconv.Itoa(number)
-}
-
-// ParseReplica returns the reverse of [ReplicaID].
-func ParseReplica(id string) (device string, number int, err error) {
-	at := strings.LastIndex(id, ReplicaSeparator)
-	if at <= 0 {
-		return "", 0, fmt.Errorf("invalid device ID %q: not a replica such as 0000:18:00.0::3", id)
-	}
-	number, err = strconv.Atoi(id[at+len(ReplicaSeparator):])
-	if err != nil || number < 0 || strconv.Itoa(number) != id[at+len(ReplicaSeparator):] {
-		return "", 0, fmt.Errorf("invalid device ID %q: no replica number after %q", id, ReplicaSeparator)
-	}
-	return id[:at], number, nil
 }
 
 // IsReplica reports whether an ID is a replica's, and not a device's own name.

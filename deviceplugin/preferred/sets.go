@@ -124,10 +124,7 @@ func (s *Scores) Table(free uint64) []Entry {
 	free &= s.usable
 	entries := make([]Entry, 0, bits.OnesCount64(free))
 	for n := 1; n <= bits.OnesCount64(free); n++ {
-		set, err := s.Choose(free, 0, n)
-		if err != nil {
-			break
-		}
+		set := s.Choose(free, 0, n)
 		entries = append(entries, Entry{N: n, Score: s.Score(set), Loss: s.Loss(set, free), HCAs: s.Aligned(set)})
 	}
 	return entries
