@@ -83,9 +83,6 @@ func (a *Agent) Report() report.Report {
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		r.GPUIndices[g.UUID] = g.Index
-		if at := slices.IndexFunc(r.GPUs, func(known report.GPU) bool { return known.UUID == g.UUID }); at >= 0 {
-			r.GPUs[at].PCI = g.PCI
-		}
 		for j := range g.MIG.Devices {
 			r.GPUIndices[g.MIG.Devices[j].UUID] = g.Index
 		}
@@ -108,14 +105,11 @@ func (a *Agent) Report() report.Report {
 
 // problems returns the faults of the device plugin's inputs, by name.
 func (a *Agent) problems(r *publish.Round) []report.Problem {
-	problems := a.state.Problems()
+	problems := append(a.state.Problems(), a.modes.Problems()...)
 	add := func(name, reason string) {
 		if reason != "" {
 			problems = append(problems, report.Problem{Name: name, Reason: reason})
 		}
-	}
-	for name, reason := range a.modes.Problems() {
-		add(name, reason)
 	}
 	add(problemDriver, a.driver.spec.Problem())
 	add(problemShares, r.WithoutShares)

@@ -2,6 +2,7 @@ package cdi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,10 +76,7 @@ type driverState struct {
 // NewDriverSpec keeps the spec in a directory that the runtime watches. vendors
 // are those of the GPUs that g makes devices for.
 func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *slog.Logger) *DriverSpec {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	d := &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log}
+	d := &DriverSpec{dir: dir, generator: g, vendors: vendors, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 	d.now.Store(&driverState{})
 	return d
 }

@@ -161,12 +161,12 @@ func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.
 		if err == nil {
 			err = s.checkpoint.write(e)
 		}
-		s.problems.note(problemState, err)
+		s.problems.Note(problemState, err)
 		if err != nil {
 			return err
 		}
 		err = s.cdi.WriteSpec(e.Name(), env, result.Grants[i].Nodes, edits[i])
-		s.problems.note(problemCDI, err)
+		s.problems.Note(problemCDI, err)
 		if err != nil {
 			return err
 		}

@@ -256,7 +256,7 @@ func (t *Tracker) decide(o *Observation) {
 		return
 	}
 	err := t.save(moving)
-	t.note(FaultSaving, err)
+	t.faults.Note(FaultSaving, err)
 	t.unsaved = err != nil
 	for uuid, to := range moving {
 		g := t.gpus[uuid]
@@ -273,8 +273,8 @@ func (t *Tracker) decide(o *Observation) {
 // usages sorts an observation by GPU of the machine.
 func (t *Tracker) usages(o *Observation) map[string]*usage {
 	all := map[string]*usage{}
-	for _, uuid := range t.present {
-		all[uuid] = &usage{asked: o.Asked, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{}}
+	for _, p := range t.present {
+		all[p.UUID] = &usage{asked: o.Asked, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{}}
 	}
 	for _, d := range o.Offered {
 		if uuid, mode := t.gpuOf(d); all[uuid] != nil {

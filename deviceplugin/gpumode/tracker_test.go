@@ -85,7 +85,7 @@ func TestRestart(t *testing.T) {
 				synctest.Wait()
 				round(tracker, two(), tt.config)
 				want(t, tracker, "later", tt.after...)
-				if got := tracker.Problems()[FaultModes]; !strings.Contains(got, tt.problem) || (got == "") != (tt.problem == "") {
+				if got := problem(tracker, FaultModes); !strings.Contains(got, tt.problem) || (got == "") != (tt.problem == "") {
 					t.Errorf("problem %q", got)
 				}
 			})
@@ -124,7 +124,7 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "moves to sgpu when the kubelet no longer offers it" {
 			t.Errorf("%t, %q", is, reason)
 		}
-		if tracker.Problems()[FaultSaving] == "" {
+		if problem(tracker, FaultSaving) == "" {
 			t.Error("no problem")
 		}
 		if err := os.Remove(obstacle); err != nil {
@@ -177,7 +177,7 @@ func TestCordon(t *testing.T) {
 			t.Errorf("%s: %+v", name, gpus)
 		}
 	}
-	if tracker.Problems()[FaultCordon] == "" {
+	if problem(tracker, FaultCordon) == "" {
 		t.Error("no problem")
 	}
 	tracker.Cordon("")
@@ -214,4 +214,14 @@ func FuzzRecord(f *testing.F) {
 			}
 		}
 	})
+}
+
+// problem returns the current problem of a component, or an empty string.
+func problem(t *Tracker, component string) string {
+	for _, p := range t.Problems() {
+		if p.Name == component {
+			return p.Reason
+		}
+	}
+	return ""
 }
