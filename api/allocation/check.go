@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -117,10 +119,7 @@ func checkVersion(version int) error {
 
 // isLabel reports whether s is an RFC 1123 label, as container names and policies
 // are.
-func isLabel(s string) bool {
-	return len(s) > 0 && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' &&
-		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
-}
+func isLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
 
 func checkPolicy(policy string) error {
 	if !isLabel(policy) {

@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
@@ -154,7 +154,7 @@ func uses(m *machine.Machine, allocations []report.Binding, pods []*corev1.Pod) 
 			}
 			if p := byUID[b.UID]; p != nil {
 				_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-				u.Priority, u.Terminating = allocate.Priority(p), p.DeletionTimestamp != nil
+				u.Priority, u.Terminating = schedulehelpers.PodPriority(p), p.DeletionTimestamp != nil
 				u.Evictable = b.Enforced.Memory == config.EnforceEvict && !mirror && s.MemoryMiB > 0
 			}
 			all = append(all, u)

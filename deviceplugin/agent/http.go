@@ -56,14 +56,6 @@ func (a *Agent) Ready() string {
 	return strings.Join(wrong, "; ")
 }
 
-// problemDriver names a fault of the driver's CDI spec, problemConfig an unused invalid
-// configuration, problemShares the absence of shares although GPUs are shared.
-const (
-	problemDriver = "driver"
-	problemConfig = "config"
-	problemShares = "shares"
-)
-
 // Report returns the state of the device plugin: resources, GPUs and containers.
 func (a *Agent) Report() report.Report {
 	now, view := a.last.Load(), a.state.View()
@@ -111,10 +103,10 @@ func (a *Agent) problems(r *publish.Round) []report.Problem {
 			problems = append(problems, report.Problem{Name: name, Reason: reason})
 		}
 	}
-	add(problemDriver, a.driver.spec.Problem())
-	add(problemShares, r.WithoutShares)
+	add("driver", a.driver.spec.Problem())
+	add("shares", r.WithoutShares)
 	if err := a.Configs.Err(); err != nil {
-		add(problemConfig, err.Error())
+		add("config", err.Error())
 	}
 	slices.SortFunc(problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
 	return problems

@@ -50,9 +50,7 @@ type resources struct {
 type running struct {
 	plugin   *server.Plugin
 	resource refreshed
-	// gpus is the resource if its devices are GPUs; nil for others.
-	gpus *resource.GPUs
-	kind cdi.Kind
+	kind     cdi.Kind
 	// stop ends the plugin.
 	stop context.CancelFunc
 }
@@ -164,10 +162,9 @@ func (a *resources) serve(name string, kind cdi.Kind, inv *inventory.Inventory) 
 		}
 		s.resource = resource.NewCounted(unit, inv)
 	case cdi.GPU:
-		s.gpus = resource.NewGPUs(resource.GPUOptions{
+		s.resource = selectedGPUs{resource.NewGPUs(resource.GPUOptions{
 			Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors,
-		}, inv)
-		s.resource = selectedGPUs{s.gpus, a.requests}
+		}, inv), a.requests}
 	}
 	s.plugin = server.New(server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: s.resource,
@@ -221,11 +218,11 @@ func (a *resources) served() map[string]publish.Served {
 	all := map[string]publish.Served{}
 	for name, s := range a.all() {
 		now := publish.Served{Kind: s.kind, Status: s.plugin.Status()}
-		if s.gpus != nil {
-			now.GPUs = s.gpus.Snapshot()
-		}
-		if hcas, ok := s.resource.(*resource.HCAs); ok {
-			now.Reason = hcas.Reason()
+		switch s := s.resource.(type) {
+		case selectedGPUs:
+			now.GPUs = s.Snapshot()
+		case *resource.HCAs:
+			now.Reason = s.Reason()
 		}
 		all[name] = now
 	}
@@ -244,7 +241,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 		}
 	}
 	for _, name := range names {
-		if s := served[name]; s != nil && s.gpus == nil {
+		if s := served[name]; s != nil && s.kind != cdi.GPU {
 			continue
 		}
 		all[name] = map[string]string{}
@@ -267,7 +264,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 func listedAs(served map[string]*running, name string) map[string]string {
 	all := map[string]string{}
 	for other, s := range served {
-		if other == name || s.gpus == nil {
+		if other == name || s.kind != cdi.GPU {
 			continue
 		}
 		for _, id := range s.plugin.IDs() {

@@ -156,12 +156,6 @@ func (n *Node) lost(a *kubelet.Allocation) bool {
 	return true
 }
 
-// unrecorded reports whether a container runs, or may run, on GPUs that nothing
-// but its device IDs names.
-func (n *Node) unrecorded(c kubelet.Container) bool {
-	return slices.ContainsFunc(n.Unrecorded, func(a kubelet.Allocation) bool { return a.Same(c) })
-}
-
 // live reports whether an entry's container exists: the kubelet has it, or has forgotten it, or it
 // was decided after the snapshot. Without the checkpoint ordinary init containers are unknown, so
 // all containers of existing pods count.

@@ -195,7 +195,7 @@ func (d *DriverSpec) write(content []byte) error {
 	if content != nil {
 		return hostfile.Write(d.path(), content, 0o644, hostfile.Durable)
 	}
-	return remove(d.path())
+	return hostfile.Remove(d.path())
 }
 
 // missing are devices that pods may get and that are not in the spec.

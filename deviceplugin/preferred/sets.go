@@ -25,16 +25,12 @@ func newSets(n int, pairs []int32) *sets {
 	}
 	for set := range s.score {
 		if k := bits.OnesCount(uint(set)); k > 1 {
-			s.score[set] = scoreOfSum(s.score[set], k)
+			// |S| * the mean of |S|(|S|-1)/2 pairs of this sum.
+			s.score[set] = int32(2 * int64(s.score[set]) / int64(k-1)) //nolint:gosec // at most MaxExact * maxPair
 		}
 	}
 	s.fillValue(n)
 	return s
-}
-
-// scoreOfSum is |S| * the mean of |S|(|S|-1)/2 pairs of this sum.
-func scoreOfSum(sum int32, k int) int32 {
-	return int32(2 * int64(sum) / int64(k-1)) //nolint:gosec // at most MaxExact * maxPair
 }
 
 // fillValue computes value of every set, one request size after the other: the

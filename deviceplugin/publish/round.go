@@ -105,7 +105,11 @@ func (r *Round) Reason(name string) string {
 		}
 	}
 	if len(faults) > 0 || some {
-		return joinFaults(faults)
+		var parts []string
+		for _, id := range slices.Sorted(maps.Keys(faults)) {
+			parts = append(parts, id+": "+faults[id])
+		}
+		return strings.Join(parts, "; ")
 	}
 	for _, offer := range capacity.Of(r.Inventory.Machine, r.Inventory.Config, r.Vendors) {
 		if offer.Name == name {
@@ -113,14 +117,6 @@ func (r *Round) Reason(name string) string {
 		}
 	}
 	return "it is not configured any more"
-}
-
-func joinFaults(byID map[string]string) string {
-	var parts []string
-	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		parts = append(parts, id+": "+byID[id])
-	}
-	return strings.Join(parts, "; ")
 }
 
 // members returns the HCAs of a configured resource.

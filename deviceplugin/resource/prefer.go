@@ -29,7 +29,7 @@ func (r *GPUs) PreferFor(selector quota.Selector, available, must []string, size
 		return nil, fmt.Errorf("choose %d devices of %d with %d: not possible", size, len(available), len(must))
 	}
 	free = r.withoutUsed(free, first, size)
-	wanted := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return !s.accepted(selector, &d) })
+	wanted := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return !selector.Accepts(d.id, s.uuids[d.gpu]) })
 	wanted = merge(wanted, first)
 	if len(wanted) >= size {
 		return s.choose(wanted, first, size)
@@ -68,10 +68,6 @@ func merge(a, b []device) []device {
 	out := slices.Concat(a, b)
 	slices.SortFunc(out, func(a, b device) int { return cmp.Or(cmp.Compare(a.gpu, b.gpu), strings.Compare(a.id, b.id)) })
 	return slices.CompactFunc(out, func(a, b device) bool { return a.id == b.id })
-}
-
-func (s *Snapshot) accepted(sel quota.Selector, d *device) bool {
-	return sel.Accepts(d.id, s.uuids[d.gpu])
 }
 
 // choose picks size devices of free that include must.

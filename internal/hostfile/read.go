@@ -1,6 +1,7 @@
 package hostfile
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -32,4 +33,12 @@ func Read(path string) ([]byte, error) {
 		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("more than %d bytes: %w", maxRead, fs.ErrInvalid)}
 	}
 	return content, err
+}
+
+// Remove removes a file, if it exists.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
