@@ -50,13 +50,7 @@ func attribute(all []enforce.Use, gpus []devgpu.Usage, procs cgroup.Proc, named 
 		if g.Err != nil {
 			continue
 		}
-		var on []*enforce.Use
-		for j := range all {
-			if all[j].GPU == g.GPU {
-				on = append(on, &all[j])
-			}
-		}
-		bytes, sm := newTally(on), newTally(on)
+		bytes, sm := newTally(all, g.GPU), newTally(all, g.GPU)
 		for _, p := range g.Processes {
 			in, err := containerOf(procs, p.PID)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -72,8 +66,8 @@ func attribute(all []enforce.Use, gpus []devgpu.Usage, procs cgroup.Proc, named 
 			}
 		}
 		sm.lost = sm.lost || g.SamplesErr != nil
-		for _, u := range on {
-			if u.UID != "" && !u.Enforced.Uses(config.EnforceMPS) {
+		for j := range all {
+			if u := &all[j]; u.GPU == g.GPU && u.UID != "" && !u.Enforced.Uses(config.EnforceMPS) {
 				u.Used, u.SM = bytes.of(u), sm.of(u)
 			}
 		}
@@ -98,10 +92,12 @@ type tally struct {
 	lost bool
 }
 
-func newTally(on []*enforce.Use) *tally {
+func newTally(all []enforce.Use, gpu string) *tally {
 	t := &tally{sums: map[*enforce.Use]int64{}, pods: map[string][]*enforce.Use{}}
-	for _, u := range on {
-		t.pods[u.UID] = append(t.pods[u.UID], u)
+	for i := range all {
+		if u := &all[i]; u.GPU == gpu {
+			t.pods[u.UID] = append(t.pods[u.UID], u)
+		}
 	}
 	return t
 }

@@ -73,9 +73,9 @@ type Tracker struct {
 	present []*machine.GPU
 	// observing reports whether another observation follows the last one.
 	observing bool
-	// cordoned are the UUIDs that no new pod gets. unsaved is whether the file lacks one,
+	// cordoned are the sorted UUIDs that no new pod gets. unsaved is whether the file lacks one,
 	// or a mode that is in use.
-	cordoned map[string]bool
+	cordoned []string
 	unsaved  bool
 	faults   report.Faults
 }
@@ -85,16 +85,14 @@ type Tracker struct {
 func New(dir string, log *slog.Logger) *Tracker {
 	t := &Tracker{
 		dir: dir, log: log, changed: notify.New(), pending: notify.New(),
-		gpus: map[string]gpuState{}, cordoned: map[string]bool{}, faults: report.Faults{Log: log},
+		gpus: map[string]gpuState{}, faults: report.Faults{Log: log},
 	}
 	saved, err := load(dir)
 	t.faults.Note(FaultModes, err)
 	for uuid, mode := range saved.Modes {
 		t.gpus[uuid] = gpuState{mode: mode, wanted: mode}
 	}
-	for _, uuid := range saved.Cordoned {
-		t.cordoned[uuid] = true
-	}
+	t.cordoned = saved.Cordoned
 	return t
 }
 
@@ -106,7 +104,7 @@ func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) {
 	t.config, t.machine, t.present = c, m, nil
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		if g.UUID == "" || slices.ContainsFunc(t.present, func(p *machine.GPU) bool { return p.UUID == g.UUID }) {
+		if g.UUID == "" || t.has(g.UUID) {
 			continue
 		}
 		t.present = append(t.present, g)
@@ -143,6 +141,11 @@ func (t *Tracker) Known() bool {
 	return t.config != nil && !t.some(func(g *gpuState) bool { return g.mode == "" })
 }
 
+// has reports whether the machine has a GPU. Hold mu.
+func (t *Tracker) has(uuid string) bool {
+	return slices.ContainsFunc(t.present, func(p *machine.GPU) bool { return p.UUID == uuid })
+}
+
 // some reports whether a GPU of the machine is in a state. Hold mu.
 func (t *Tracker) some(is func(*gpuState) bool) bool {
 	return slices.ContainsFunc(t.present, func(p *machine.GPU) bool {
@@ -174,7 +177,7 @@ func (t *Tracker) GPUs() []GPU {
 		now := GPU{
 			GPU: report.GPU{
 				Index: p.Index, UUID: p.UUID, PCI: p.PCI, Mode: string(g.mode), Wanted: string(g.wanted), Until: g.until(),
-				Cordoned: t.cordoned[p.UUID],
+				Cordoned: slices.Contains(t.cordoned, p.UUID),
 			},
 			Offered: g.mode, Unavailable: g.unavailable(), phase: g.phase,
 		}
@@ -202,14 +205,10 @@ func (t *Tracker) Cordon(text string) {
 	if err != nil && len(uuids) == 0 {
 		return
 	}
-	now := make(map[string]bool, len(uuids))
-	for _, uuid := range uuids {
-		now[uuid] = true
-	}
-	if maps.Equal(now, t.cordoned) {
+	if slices.Equal(uuids, t.cordoned) {
 		return
 	}
-	t.cordoned = now
+	t.cordoned = uuids
 	t.log.Info("cordoned GPUs changed", "uuids", uuids)
 	err = t.save(nil)
 	t.faults.Note(FaultSaving, err)
@@ -226,11 +225,7 @@ func (t *Tracker) UnknownCordoned() []string {
 	if t.config == nil {
 		return nil
 	}
-	rest := maps.Clone(t.cordoned)
-	for _, p := range t.present {
-		delete(rest, p.UUID)
-	}
-	return slices.Sorted(maps.Keys(rest))
+	return slices.DeleteFunc(slices.Clone(t.cordoned), t.has)
 }
 
 // Problems returns the current problems by component.
@@ -292,7 +287,7 @@ func load(dir string) (*record, error) {
 // save writes the file, with the next modes of GPUs that move. Hold mu. Should a loss of power bring the old
 // file back, its modes are compared with the holders.
 func (t *Tracker) save(moving map[string]config.Mode) error {
-	r := record{Version: version, Modes: map[string]config.Mode{}, Cordoned: slices.Sorted(maps.Keys(t.cordoned))}
+	r := record{Version: version, Modes: map[string]config.Mode{}, Cordoned: t.cordoned}
 	// A GPU that was reset comes back: the file keeps lost ones as long as it has room.
 	var uuids []string
 	for _, p := range t.present {

@@ -239,7 +239,7 @@ func (s *Snapshot) Forgotten() func(Container) bool {
 func join(pods []*podresources.PodResources, entries []entry) []Allocation {
 	l := indexListed(pods)
 	// A UID belongs to the pod of any container that both accounts have.
-	names := make(map[string]Pod)
+	names, uids := make(map[string]Pod), make(map[Pod]string)
 	var rest []*entry
 	for i := range entries {
 		e := &entries[i]
@@ -249,12 +249,13 @@ func join(pods []*podresources.PodResources, entries []entry) []Allocation {
 			continue
 		}
 		a := &l.allocations[at]
+		uids[Pod{Namespace: a.Namespace, Name: a.Pod.Name}] = e.uid
 		a.UID, a.CDINames, a.Checkpointed = e.uid, e.cdiNames, true
 		names[e.uid] = a.Pod
 	}
 	for i := range l.allocations {
 		if a := &l.allocations[i]; a.UID == "" {
-			a.UID = uidOf(a.Pod, names)
+			a.UID = uids[a.Pod]
 		}
 	}
 	all := l.allocations
@@ -325,15 +326,6 @@ func heldBy(c *podresources.ContainerResources) map[string][]string {
 		all[d.GetResourceName()] = append(all[d.GetResourceName()], d.GetDeviceIds()...)
 	}
 	return all
-}
-
-func uidOf(p Pod, names map[string]Pod) string {
-	for uid, named := range names {
-		if named.Namespace == p.Namespace && named.Name == p.Name {
-			return uid
-		}
-	}
-	return ""
 }
 
 // SortIDs returns a sorted copy of device IDs without repeats.

@@ -3,6 +3,7 @@ package enforce
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -140,7 +141,9 @@ func (p *program) start(ctx context.Context) (*child, error) {
 		}
 		started <- err
 		if err == nil {
-			child.err = c.Wait()
+			if child.err = c.Wait(); child.err == nil {
+				child.err = errors.New("exit status 0")
+			}
 			child.signal(syscall.SIGKILL) // Its servers.
 			close(child.done)
 		}
