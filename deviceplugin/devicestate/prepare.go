@@ -80,8 +80,8 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 		return err
 	}
 	shares, result, err := s.decide(c, held, pod, seen)
-	if err != nil || result.HasShares() || s.rejections.waited(c) {
-		s.rejections.note(c.Pod, err)
+	if err != nil || result.HasShares() || s.waited(c) {
+		s.noteRejection(c.Pod, err)
 	}
 	// The container that starts is on disk before its spec is. Its pod's others may
 	// start after the next restart of the plugin.

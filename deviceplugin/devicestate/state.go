@@ -80,7 +80,6 @@ type State struct {
 	checkpoint *records
 	cdi        cdi.Files
 	api        API
-	rejections rejections
 	problems   report.Faults
 	changed    notify.Signal
 	registered notify.Signal
@@ -98,6 +97,8 @@ type State struct {
 	gone map[string]time.Time
 	// uncertain holds the containers with devices that the kubelet or the checkpoint has lost.
 	uncertain map[kubelet.Container]uncertain
+	// rejected are the pods that wait for shares, HCAs or IMEX channels.
+	rejected map[kubelet.Pod]report.Rejection
 	// drifts are the differences that the last Reconcile found.
 	drifts map[Drift]bool
 	// decisions counts them.
@@ -122,9 +123,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:    notify.New(), registered: notify.New(), problems: report.Faults{Log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
-		drifts: make(map[Drift]bool), starting: keymutex.NewHashed(0),
+		drifts: make(map[Drift]bool), rejected: make(map[kubelet.Pod]report.Rejection), starting: keymutex.NewHashed(0),
 	}
-	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]report.Rejection)}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.load()
 	s.entries = entries
