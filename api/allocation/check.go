@@ -151,11 +151,8 @@ func CheckShares(shares []Share) error {
 // CheckUUID accepts letters, digits and -_.:/, none of them special in a comma
 // list of UUIDs.
 func CheckUUID(uuid string) error {
-	ok := len(uuid) > 0 && len(uuid) <= maxUUID
-	for _, r := range uuid {
-		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))
-	}
-	if !ok {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/"
+	if uuid == "" || len(uuid) > maxUUID || strings.Trim(uuid, allowed) != "" {
 		return fmt.Errorf("invalid UUID %q", wellknown.Clip(uuid))
 	}
 	return nil
