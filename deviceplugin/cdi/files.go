@@ -120,7 +120,8 @@ func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
 // Remove removes the files of a name.
 func (f *Files) Remove(n Name) error {
 	return errors.Join(
-		hostfile.Remove(filepath.Join(f.SpecDir, specFile(n))), hostfile.Remove(filepath.Join(f.DeviceDir, n.Device+jsonSuffix)))
+		hostfile.Remove(filepath.Join(f.SpecDir, specFile(n))),
+		hostfile.Remove(filepath.Join(f.DeviceDir, n.Device+jsonSuffix)))
 }
 
 // Sweep removes the files of devices that keep does not have, and what writes

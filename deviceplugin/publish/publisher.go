@@ -210,7 +210,8 @@ func (p *Publisher) releaseWaits(ctx context.Context, r *Round) string {
 // covers reports whether a release covers a GPU, or the one that a MIG device or a
 // partition is cut from.
 func (r *Round) covers(request release.Request, uuid string) bool {
-	return request.Covers(uuid) || request.Covers(r.Inventory.Machine.ParentGPU(uuid)) || request.Covers(machine.PartitionOf(uuid))
+	parent := r.Inventory.Machine.ParentGPU(uuid)
+	return request.Covers(uuid) || request.Covers(parent) || request.Covers(machine.PartitionOf(uuid))
 }
 
 // holders returns the containers that have GPUs of a request.

@@ -88,7 +88,8 @@ func (p *Plugin) serve(ctx context.Context) (*registration, error) {
 	}
 	s := &server{
 		name: p.options.Name, resource: p.options.Resource, list: p.list, metrics: p.metrics, log: p.log,
-		traffic: &traffic{changed: notify.New(), quiet: make(chan struct{})}, ending: make(chan struct{}), changed: p.options.Changed,
+		traffic: &traffic{changed: notify.New(), quiet: make(chan struct{})},
+		ending:  make(chan struct{}), changed: p.options.Changed,
 		options: &v1beta1.DevicePluginOptions{
 			PreStartRequired: !p.options.CountedOnly, GetPreferredAllocationAvailable: !p.options.CountedOnly,
 		},
