@@ -138,15 +138,15 @@ chart: ## Package the Helm chart into dist/; it takes the images that have the t
 
 # All daemons without Helm; deploy/kustomize builds on it.
 MANIFEST := $(HELM) template heddle deploy/helm/heddle --namespace heddle-system --include-crds --no-hooks \
-  --set registry=registry.example.com/gpu,gpuDevice.deploy=true,topoDiscovery.deploy=true,gpuScheduler.deploy=true
+  --set image.repository=registry.example.com/gpu,gpuDevice.enabled=true,topoDiscovery.enabled=true,gpuScheduler.enabled=true
 
 .PHONY: manifest
 manifest: ## The chart with its defaults and all daemons as one file, deploy/kustomize/base/heddle.yaml
 	$(MANIFEST) > deploy/kustomize/base/heddle.yaml
 
 .PHONY: images
-images: ## OCI images for ARCH (amd64,arm64) into dist/images, without a container engine
-	go run -C tools/release . images -root $(CURDIR) -out $(CURDIR)/dist/images -version $(VERSION) -arch $(ARCH)
+images: ## OCI images for ARCH (amd64,arm64) into dist/images; off Debian and Ubuntu by docker or podman
+	tools/images.sh $(VERSION) $(ARCH)
 
 .PHONY: push
 push: ## Push dist/images to REGISTRY=DOMAIN/PROJECT

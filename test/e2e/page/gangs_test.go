@@ -100,31 +100,6 @@ func TestGangs(t *testing.T) {
 	b.clean()
 }
 
-// What happens to a gang is seen without a reload.
-func TestGangsLive(t *testing.T) {
-	r := gangs(t)
-	b := open(t, r.server.URL)
-	b.load("/#gang:ai/next")
-	b.until(`document.querySelector('#live').dataset.phase === 'live'`)
-	b.until(`document.querySelector('#detail .state')?.textContent === 'Queued'`)
-	value[any](b, `window.sameDocument = true`)
-	for i, node := range []string{"node000013", "node000014", "node000015"} {
-		r.member("ai", "next", i, node, runs(time.Second))
-	}
-	b.until(`document.querySelector('#detail .state')?.textContent === 'Running'`)
-	b.until(`document.querySelectorAll('#map.searching .node.hit').length === 3`)
-	b.until(`document.querySelector('[data-state=Running]').querySelectorAll('.gang').length === 2`)
-	for i := range 3 {
-		r.api.Remove("pods", "ai", fmt.Sprint("next-", i))
-	}
-	b.until(`document.querySelector('#sum-gangs').textContent === '4' && document.querySelector('#detail h2') === null`)
-	b.until(`!document.querySelector('#map.searching')`)
-	if !value[bool](b, `window.sameDocument === true`) {
-		t.Error("the page was loaded again")
-	}
-	b.clean()
-}
-
 // member is a pod of a gang that asks for 8 GPUs; of no node it waits, since two
 // hours.
 func (r *rig) member(namespace, gang string, rank int, node string, change func(*corev1.Pod)) {
