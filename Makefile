@@ -145,8 +145,8 @@ manifest: ## The chart with its defaults and all daemons as one file, deploy/kus
 	$(MANIFEST) > deploy/kustomize/base/heddle.yaml
 
 .PHONY: images
-images: ## OCI images for ARCH (amd64,arm64) into dist/images, without a container engine
-	go run -C tools/release . images -root $(CURDIR) -out $(CURDIR)/dist/images -version $(VERSION) -arch $(ARCH)
+images: ## OCI images for ARCH (amd64,arm64) into dist/images; off Debian and Ubuntu by docker or podman
+	tools/images.sh $(VERSION) $(ARCH)
 
 .PHONY: push
 push: ## Push dist/images to REGISTRY=DOMAIN/PROJECT

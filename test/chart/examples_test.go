@@ -50,9 +50,9 @@ func TestExamples(t *testing.T) {
 		maps.Copy(all, objects)
 	}
 	want := []string{
-		"ConfigMap/heddle-device-config", "Deployment/inference-deployment", "Deployment/nginx", "Deployment/sgpu-plain",
-		"Job/first-gang", "Job/job-demo", "Job/mpi-job", "Job/pytorch-demo", "Job/training-job", "MPIJob/nccl-test", "Pod/first-pod", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst",
-		"PodGroup/nginx", "Service/inference-service", "StatefulSet/gang-example", "StatefulSet/gang-example1",
+		"ConfigMap/heddle-device-config", "Deployment/chat", "Deployment/inference-deployment", "Deployment/nginx", "Deployment/sgpu-plain",
+		"Job/first-gang", "Job/job-1", "Job/job-demo", "Job/mpi-job", "Job/pytorch-demo", "Job/train", "Job/training-job", "MPIJob/nccl-test", "Pod/first-pod", "Pod/gpu-rdma", "Pod/sample-pod", "Pod/sgpu-best-effort", "Pod/sgpu-burst",
+		"PodGroup/nginx", "Queue/test", "Service/inference-service", "Service/train", "StatefulSet/gang-example", "StatefulSet/gang-example1",
 		"StatefulSet/gang-example2", "StatefulSet/gang-labels", "TFJob/tf-smoke-gpu",
 	}
 	if diff := gocmp.Diff(want, slices.Sorted(maps.Keys(all))); diff != "" {

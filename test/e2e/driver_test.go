@@ -30,43 +30,19 @@ type driverLayout struct {
 	cdi bool
 }
 
-// TestDriverLayouts: the command of the quick start finds the GPUs of a node wherever their driver is and
-// however it was installed, and no daemon restarts for that. At first the driver comes after the daemons.
-func TestDriverLayouts(t *testing.T) {
-	if _, err := os.Lstat("/dev/nvidiactl"); err == nil {
-		t.Skip("this machine has a driver of its own")
-	}
-	ctx := t.Context()
-	b := ownBed(t, cluster.Options{Name: "e2e-driver"})
-	if err := b.installer.Image(ctx, b.Cluster, "heddle", nodeName); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.installer.Chart(ctx, b.Cluster); err != nil {
-		t.Fatal(err)
-	}
-	b.applied(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: nvidia}, handler: nvidia}")
-	for i, l := range []driverLayout{
+// driverLayouts are all of them.
+func driverLayouts() []driverLayout {
+	return []driverLayout{
 		{name: "the driver alone", runtime: "runc"},
 		{name: "a driver container", runtime: "runc", container: true},
 		{name: "NVIDIA's runtime is the default", runtime: "nvidia", others: "runc"},
 		{name: "a RuntimeClass", runtime: "runc", others: "nvidia"},
 		{name: "CDI only", runtime: "runc", cdi: true},
-	} {
-		ok := t.Run(tt(l.name), func(t *testing.T) {
-			product := fmt.Sprint("NVIDIA-L", i)
-			b.layOut(t, &l, strings.ReplaceAll(product, "-", " "))
-			if i > 0 { // A daemon keeps the library that it has loaded.
-				b.kubectl(t, "-n", suite, "delete", "pod", "-l", "app.kubernetes.io/part-of=heddle", "--wait")
-			}
-			b.offersGPUs(t, product)
-			b.useGPU(t)
-		})
-		if !ok {
-			out, err := b.Kubectl(context.WithoutCancel(ctx), "-n", suite, "logs", "-l", "app.kubernetes.io/part-of=heddle", "--tail=30", "--prefix")
-			t.Fatalf("logs: %v\n%s", err, out)
-		}
 	}
 }
+
+// driverGPUs is the number of GPUs that a driver here has.
+const driverGPUs = 8
 
 // TestKubeletRootDir: on a node whose kubelet has another --root-dir, as k0s has, one value brings its GPUs.
 func TestKubeletRootDir(t *testing.T) {
@@ -83,8 +59,8 @@ func TestKubeletRootDir(t *testing.T) {
 	b.useGPU(t)
 }
 
-// layOut installs the driver of two GPUs on the node, until the test ends.
-func (b *bed) layOut(t *testing.T, l *driverLayout, product string) {
+// layOut installs a driver on the node, until the test ends.
+func (b *bed) layOut(t *testing.T, l *driverLayout, product string) *nvidia.Driver {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	root, folder, dev := filepath.Join(b.Dir(), "driver"), "usr/local/nvidia/lib64", "/dev"
@@ -98,7 +74,7 @@ func (b *bed) layOut(t *testing.T, l *driverLayout, product string) {
 	}
 	control := nvidia.Control{Kernel: "550.54.15"}
 	names := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
-	for i := range 2 {
+	for i := range driverGPUs {
 		control.GPUs = append(control.GPUs, nvidia.GPU{
 			UUID: fmt.Sprintf("GPU-5b8b4a5e-0000-4000-8000-%012d", i), PCI: fmt.Sprintf("0000:%02x:00.0", 0xe0+i), Name: product,
 			Minor: i, MemoryMiB: 81559, MIG: -1,
@@ -137,6 +113,7 @@ func (b *bed) layOut(t *testing.T, l *driverLayout, product string) {
 		}
 	}
 	b.containerdRuntime(t, l)
+	return d
 }
 
 func (b *bed) onNode(t *testing.T, script string) {
@@ -180,7 +157,7 @@ func (b *bed) offersGPUs(t *testing.T, product string) {
 	b.waitLabel(t, "nvidia.com/gpu.product", product)
 	eventually(t, func() string {
 		got := b.node(t, b.Node()).Status.Allocatable["nvidia.com/gpu"]
-		if got.Value() != 2 {
+		if got.Value() != driverGPUs {
 			return "the node offers " + got.String() + " GPUs"
 		}
 		return ""

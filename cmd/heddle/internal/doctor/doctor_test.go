@@ -38,8 +38,8 @@ func TestOutputsInTheDocs(t *testing.T) {
 	}
 	const open, end = "```console\n$ heddle doctor ", "```\n"
 	parts := strings.Split(string(b), open)
-	if len(parts) < 4 {
-		t.Fatalf("%d examples, want more", len(parts)-1)
+	if len(parts) < 2 {
+		t.Fatal("no examples")
 	}
 	fresh := parts[0]
 	for _, part := range parts[1:] {
