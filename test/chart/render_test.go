@@ -190,7 +190,7 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 	case "apps/v1 StatefulSet":
 		object = &appsv1.StatefulSet{}
 	case "kubeflow.org/v1 MPIJob", "kubeflow.org/v1 TFJob", "batch.volcano.sh/v1alpha1 Job",
-		"scheduling.x-k8s.io/v1alpha1 PodGroup",
+		"scheduling.volcano.sh/v1beta1 Queue", "scheduling.x-k8s.io/v1alpha1 PodGroup",
 		"apiextensions.k8s.io/v1 CustomResourceDefinition",
 		"monitoring.coreos.com/v1 PodMonitor", "monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
 		return id, doc // another project's CRD
