@@ -154,11 +154,11 @@ push: ## Push dist/images to REGISTRY=DOMAIN/PROJECT
 
 .PHONY: bundle
 bundle: ## One file with images and chart for sites without a network: dist/heddle-images.run push DOMAIN/PROJECT
-	go run -C tools/release . bundle -root $(CURDIR) -from $(CURDIR)/dist/images -out $(CURDIR)/dist/heddle-images.run
+	tools/release/pack.sh bundle dist/images dist/heddle-images.run
 
 .PHONY: cli
 cli: ## Archives of the CLI for Linux and macOS, with checksums: dist/cli
-	go run -C tools/release . cli -root $(CURDIR) -out $(CURDIR)/dist/cli -version $(VERSION)
+	tools/release/pack.sh cli dist/cli $(VERSION)
 
 .PHONY: fleet
 fleet: ## A simulated fleet of NODES (73) machines with a real topo-master; no cluster, no root, no C compiler

@@ -48,7 +48,7 @@ func encode(v any) string {
 // field that is not known changes what the rest means.
 func parse[T any](what, text string, check func(*T) error) (*T, error) {
 	value := new(T)
-	err := decode(text, value)
+	err := Decode(text, value)
 	if err == nil {
 		err = check(value)
 	}
@@ -58,8 +58,8 @@ func parse[T any](what, text string, check func(*T) error) (*T, error) {
 	return value, nil
 }
 
-// decode reads one JSON value.
-func decode(text string, into any) error {
+// Decode reads one JSON value without unknown fields, the text of an annotation.
+func Decode(text string, into any) error {
 	if len(text) > MaxText {
 		return fmt.Errorf("longer than %d bytes", MaxText)
 	}

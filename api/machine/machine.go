@@ -256,12 +256,13 @@ func (m *Machine) Sort() {
 // CompareNames orders device names with their trailing number as a number:
 // mlx5_2 before mlx5_10.
 func CompareNames(a, b string) int {
-	pa, na := splitNumber(a)
-	pb, nb := splitNumber(b)
+	pa, na := SplitNumber(a)
+	pb, nb := SplitNumber(b)
 	return cmp.Or(strings.Compare(pa, pb), cmp.Compare(na, nb), strings.Compare(a, b))
 }
 
-func splitNumber(s string) (prefix string, number int) {
+// SplitNumber cuts a name before its trailing number; the number of a name without one is -1.
+func SplitNumber(s string) (prefix string, number int) {
 	prefix = strings.TrimRight(s, "0123456789")
 	number, err := strconv.Atoi(s[len(prefix):])
 	if err != nil {

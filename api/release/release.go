@@ -8,14 +8,12 @@
 package release
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -62,13 +60,8 @@ func parse(text string, r *Request) error {
 	if len(text) > maxRequest {
 		return fmt.Errorf("more than %d bytes", maxRequest)
 	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(r); err != nil {
+	if err := allocation.Decode(text, r); err != nil {
 		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the value")
 	}
 	if r.Until.IsZero() {
 		return errors.New("until is missing: a release needs an end")

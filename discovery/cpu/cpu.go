@@ -8,8 +8,6 @@ package cpu
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -17,16 +15,17 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // maxInfo bounds /proc/cpuinfo, in bytes; 1,024 x86 threads need 1.5 MB.
-const maxInfo = 4 << 20
+const maxInfo = 16 << 20
 
 // Read identifies the processor under a proc root (usually "/proc") and a
 // sysfs tree. NUMA is left to the caller. /proc/cpuinfo is expensive on large
 // machines, the kernel samples every core's clock for it; read it once.
 func Read(procRoot string, tree sysfs.FS) (machine.CPU, error) {
-	b, err := readInfo(filepath.Join(procRoot, "cpuinfo"))
+	b, err := hostfile.ReadAtMost(filepath.Join(procRoot, "cpuinfo"), maxInfo)
 	if err != nil {
 		none := machine.CPU{Arch: runtime.GOARCH, Vendor: unknown, Codename: unknown}
 		return none, fmt.Errorf("cpuinfo: %w", err)
@@ -39,15 +38,6 @@ func Read(procRoot string, tree sysfs.FS) (machine.CPU, error) {
 		c.Sockets = n
 	}
 	return c, nil
-}
-
-func readInfo(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxInfo))
 }
 
 // sockets counts distinct physical packages among the online processors; 0

@@ -2,8 +2,10 @@ package gpu
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,6 +13,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // Edits describe what containers need of a driver.
@@ -129,4 +132,93 @@ func (e *Edits) add(dir, uuid, path string) {
 	e.Devices = append(e.Devices, specs.Device{Name: uuid, ContainerEdits: specs.ContainerEdits{
 		DeviceNodes: []*specs.DeviceNode{{Path: path, HostPath: host, Type: "c", Permissions: "rw"}},
 	}})
+}
+
+// AllChannels are all IMEX channels that the node has.
+const AllChannels = "all"
+
+// maxChannel is the highest number of a channel: it is the minor of a device node, which
+// has 20 bits.
+const maxChannel = 1<<20 - 1
+
+// maxQuoted is how much of a word an error repeats, in bytes.
+const maxQuoted = 32
+
+// ParseChannels reads a comma list of IMEX channels.
+func ParseChannels(list string) ([]int, error) {
+	var numbers []int
+	for word := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 0 || n > maxChannel || strconv.Itoa(n) != word {
+			return nil, fmt.Errorf("invalid IMEX channel %q: want numbers such as 0", wellknown.ClipTo(word, maxQuoted))
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
+}
+
+// AddDRM adds the CDI device of a GPU with nodes below /dev/dri: the node
+// control, which all its GPUs share, the render node with that minor number, and the
+// cards among the names of the GPU's DRM devices in sysfs, with the groups that own
+// them. devRoot is where /dev is. A device that cannot be made is missing; a node that root
+// alone may open is a problem.
+func (e *Edits) AddDRM(uuid, devRoot, control string, minor int, names []string) {
+	device, closed, err := drmDevice(uuid, devRoot, control, minor, names)
+	if err != nil {
+		e.Missing[uuid] = err.Error()
+		return
+	}
+	e.Devices = append(e.Devices, *device)
+	for _, problem := range closed {
+		if !slices.Contains(e.Problems, problem) {
+			e.Problems = append(e.Problems, problem)
+		}
+	}
+}
+
+func drmDevice(
+	uuid, devRoot, control string, minor int, names []string,
+) (device *specs.Device, closed []string, err error) {
+	paths := []string{control, "dri/renderD" + strconv.Itoa(minor)}
+	for _, name := range names {
+		// A card has the same device in sysfs as its render node, and another number.
+		if number, ok := strings.CutPrefix(name, "card"); ok && strings.Trim(number, "0123456789") == "" {
+			paths = append(paths, "dri/"+name)
+		}
+	}
+	d := &specs.Device{Name: uuid}
+	e := &d.ContainerEdits
+	for _, path := range paths {
+		host := filepath.Join(devRoot, path)
+		info, err := charDevice(host)
+		if err != nil {
+			return nil, nil, err
+		}
+		node := &specs.DeviceNode{Path: "/dev/" + path, Permissions: "rw"}
+		if node.Path != host {
+			node.HostPath = host
+		}
+		e.DeviceNodes = append(e.DeviceNodes, node)
+		s, ok := info.Sys().(*syscall.Stat_t)
+		if ok && s.Gid != 0 && !slices.Contains(e.AdditionalGIDs, s.Gid) {
+			e.AdditionalGIDs = append(e.AdditionalGIDs, s.Gid)
+		}
+		const group, others = 0o060, 0o006
+		// Programs that compute do without the primary node.
+		mode, primary := info.Mode().Perm(), strings.HasPrefix(path, "dri/card")
+		if ok && !primary && mode&others != others && (mode&group != group || s.Gid == 0) {
+			closed = append(closed, fmt.Sprintf("%s has mode %04o and group %d: only containers that run as root can open it; "+
+				"a udev rule gives it a group", host, mode, s.Gid))
+		}
+	}
+	return d, closed, nil
+}
+
+// charDevice finds a character device.
+func charDevice(path string) (fs.FileInfo, error) {
+	info, err := os.Lstat(path)
+	if err == nil && info.Mode()&fs.ModeCharDevice == 0 {
+		err = fmt.Errorf("%s is not a character device", path)
+	}
+	return info, err
 }

@@ -63,18 +63,10 @@ func (i IncompleteError) Error() string {
 
 func (i IncompleteError) parts() []Part { return slices.Sorted(maps.Keys(i)) }
 
-// sighting is the last answer of a GPU, and the parts that were never read.
+// sighting is the last answer of a GPU, and the parts that were never read; nil means all parts.
 type sighting struct {
 	gpu   machine.GPU
 	never map[Part]bool
-}
-
-// nothing returns all parts, never read.
-func nothing() map[Part]bool {
-	return map[Part]bool{
-		PartMinor: true, PartCapability: true, PartECC: true, PartVGPU: true,
-		PartMIG: true, PartLinks: true, PartFabric: true, PartPartitions: true, PartMemory: true,
-	}
 }
 
 // complete gives a GPU the last known values of the parts that could not be
@@ -84,7 +76,7 @@ func nothing() map[Part]bool {
 func (i IncompleteError) complete(g *machine.GPU, last sighting) sighting {
 	now := sighting{never: map[Part]bool{}}
 	for part := range i {
-		if last.never[part] {
+		if last.never == nil || last.never[part] {
 			now.never[part] = true
 		} else {
 			keep(g, &last.gpu, part)

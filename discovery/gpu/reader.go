@@ -251,7 +251,7 @@ func (r *Reader) condition(i int, a bounded.Answer[machine.GPU]) (machine.GPU, b
 	gpu := a.Value
 	last, seen := r.seen[gpu.PCI]
 	if !seen || last.gpu.UUID != gpu.UUID {
-		last, seen = sighting{gpu: gpu, never: nothing()}, false
+		last, seen = sighting{gpu: gpu}, false
 	}
 	var incomplete IncompleteError
 	if a.Err == nil || errors.As(a.Err, &incomplete) {

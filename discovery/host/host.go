@@ -23,6 +23,9 @@ import (
 	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/cpu"
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/gpu/kfd"
+	"github.com/heddle-dev/heddle/discovery/gpu/mxcd"
+	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -288,4 +291,17 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 		}
 	}
 	return h.restart()
+}
+
+// Vendors are the supported vendors of GPUs, in the order of preference. A new one is a line in [OpenGPUs], and a
+// package beside discovery/gpu/nvml.
+func Vendors() gpu.Vendors { return OpenGPUs(gpu.Options{}).Vendors() }
+
+// OpenGPUs returns the machine's GPUs of all vendors. Nothing is read yet.
+func OpenGPUs(o gpu.Options) gpu.Sources {
+	return gpu.Sources{
+		{Vendor: nvml.Vendor(), Library: nvml.New(o)},
+		{Vendor: kfd.Vendor(), Library: kfd.New(o)},
+		{Vendor: mxcd.Vendor(), Library: mxcd.New(o)},
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	models "github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 )
@@ -236,13 +237,7 @@ func usualRails(switches []*pcieSwitch, isUsual func(*candidate) bool) map[int]i
 	}
 	usual := map[int]int{}
 	for gpus, of := range counts {
-		best := 0
-		for n, count := range of {
-			if count > of[best] || count == of[best] && n > best {
-				best = n
-			}
-		}
-		usual[gpus] = max(best, 1)
+		usual[gpus] = max(models.Mode(of), 1)
 	}
 	return usual
 }

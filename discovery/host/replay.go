@@ -5,15 +5,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -62,14 +61,8 @@ func decodeDump(path string, b []byte) (*machine.Machine, error) {
 	return m, nil
 }
 
-// readDump bounds the file before it is in memory.
 func readDump(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("machine file: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, machine.MaxDump+1))
+	b, err := hostfile.ReadAtMost(path, machine.MaxDump)
 	if err != nil {
 		return nil, fmt.Errorf("machine file: %w", err)
 	}

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/bounded"
 	"github.com/heddle-dev/heddle/discovery/sysfs"
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 // PortID names a port: mlx5_0, 1.
@@ -35,25 +37,15 @@ const countersEvery = 5 * time.Minute
 // Run reads until ctx ends and returns nil. Firmware that never answers keeps the
 // one reading waiting, and nothing else.
 func (c *Counters) Run(ctx context.Context) error {
-	ticker := time.NewTicker(countersEvery)
-	defer ticker.Stop()
-	for {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
+	var scan bounded.Call[struct{}]
+	for ctx.Err() == nil {
+		_, _ = scan.Do(ctx, func() (struct{}, error) {
 			c.Scan()
-		}()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-done:
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+			return struct{}{}, nil
+		})
+		notify.Sleep(ctx, countersEvery)
 	}
+	return nil
 }
 
 // Scan reads once.

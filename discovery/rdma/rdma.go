@@ -57,24 +57,13 @@ func New(tree sysfs.FS, dev string, timeout time.Duration) *Reader {
 	}
 }
 
-// Devices is the result of one read.
-type Devices struct {
-	// HCAs lack Vendor, Device, Driver and PhysFn, which come from the
-	// PCI function, DataDirect and Role, which take more than one device to
-	// find. A virtual device's Driver is set.
-	HCAs []machine.HCA
-	RDMA machine.RDMA
-	// Probes are the probes of the class and of netlink.
-	Probes  []machine.Probe
-	Skipped []machine.Skipped
-}
-
-// Read lists the class, reads every device, all at once, and asks netlink. Each
-// of the three takes the timeout at most; what hangs costs it once, and none in
-// later reads until it has answered.
-func (r *Reader) Read(ctx context.Context) Devices {
+// Read lists the class, reads every device, all at once, and asks netlink: HCAs, RDMA, Probes and Skipped of a machine.
+// The HCAs lack Vendor, Device, Driver and PhysFn, which come from the PCI function, DataDirect and Role, which take
+// more than one device to find. A virtual device's Driver is set. Each of the three takes the timeout at most; what
+// hangs costs it once, and none in later reads until it has answered.
+func (r *Reader) Read(ctx context.Context) machine.Machine {
 	all, err := r.class.Read(ctx, r.timeout, r.list)
-	found := Devices{RDMA: machine.RDMA{RDMACM: all.cm}, Skipped: slices.Clone(all.skipped)}
+	found := machine.Machine{RDMA: machine.RDMA{RDMACM: all.cm}, Skipped: slices.Clone(all.skipped)}
 	probe := bounded.Probe(classProbe, r.timeout, err)
 	if err == nil && len(all.names) == 0 {
 		probe.State, probe.Reason = machine.ProbeAbsent, all.absent
@@ -145,7 +134,7 @@ func elsewhere(probe machine.Probe, mode string) machine.Probe {
 
 // readDevices reads what the class lists. A device that failed to answer has
 // its last good values, and is listed among the skipped.
-func (r *Reader) readDevices(ctx context.Context, all listing, found *Devices, probe *machine.Probe) {
+func (r *Reader) readDevices(ctx context.Context, all listing, found *machine.Machine, probe *machine.Probe) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	last := r.last

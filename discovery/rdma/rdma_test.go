@@ -19,7 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
 
-func read(t *testing.T, tree *sysfstest.Tree) Devices {
+func read(t *testing.T, tree *sysfstest.Tree) machine.Machine {
 	t.Helper()
 	got := New(sysfs.New(tree.Sys()), tree.Dev(), 0).Read(t.Context())
 	if got.Probes[0].State != machine.ProbeOK {

@@ -4,20 +4,13 @@ package kube
 import (
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// NewClient returns a client for core/v1 and nothing else: the typed clientset
-// registers every API of Kubernetes, some 5 MB in a daemon that needs Nodes
-// and Events. An empty kubeconfig means the pod's service account.
-func NewClient(kubeconfig, userAgent string) (*rest.RESTClient, error) {
+// NewClient returns a client for core/v1. An empty kubeconfig means the pod's service account.
+func NewClient(kubeconfig, userAgent string) (rest.Interface, error) {
 	config, err := LoadConfig(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -27,25 +20,18 @@ func NewClient(kubeconfig, userAgent string) (*rest.RESTClient, error) {
 
 // ClientFor is NewClient where the API server is known already. It completes
 // config.
-func ClientFor(config *rest.Config, userAgent string) (*rest.RESTClient, error) {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(corev1.AddToScheme(scheme))
-	utilruntime.Must(policyv1.AddToScheme(scheme)) // Evictions are a subresource of pods.
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	config.APIPath = "/api"
-	config.GroupVersion = &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+func ClientFor(config *rest.Config, userAgent string) (rest.Interface, error) {
 	config.UserAgent = userAgent
 	if config.QPS == 0 {
 		// client-go's 5 a second is less than the containers that a node can
 		// start, and each has its pod read once for each resource.
 		config.QPS, config.Burst = 50, 200
 	}
-	client, err := rest.RESTClientFor(config)
+	client, err := typed.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}
-	return client, nil
+	return client.RESTClient(), nil
 }
 
 // LoadConfig finds the API server: by a kubeconfig, or, if that is empty, by the

@@ -137,7 +137,7 @@ func (f *Fabric) node(number, group, place int) Node {
 		n.Group = NoGroup
 	}
 	for rail := range rails {
-		to := p.other(group, place, rail)
+		to := p.other(group, place, rail*step)
 		for plane := range p.Planes {
 			leaf := f.Leaf(to, rail*step, plane)
 			port := place*p.PerLeaf + rail%p.PerLeaf + 1

@@ -70,7 +70,7 @@ func New(tb testing.TB, node string) *Server {
 }
 
 // Client is a client of the server.
-func (s *Server) Client() *rest.RESTClient {
+func (s *Server) Client() rest.Interface {
 	s.tb.Helper()
 	client, err := kube.ClientFor(&rest.Config{Host: s.url, QPS: -1}, "test")
 	if err != nil {

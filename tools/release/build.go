@@ -1,17 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -27,11 +31,11 @@ func images(ctx context.Context, l *linker, o *options, names []string) error {
 	}
 	indexes := map[string]v1.ImageIndex{}
 	for arch := range strings.SplitSeq(o.arch, ",") {
-		debs, err := packages(ctx, arch)
-		if err != nil {
+		var debs []debian
+		base, err := layer(func(dir string) (err error) {
+			debs, err = fillBase(ctx, l.root, arch, dir)
 			return err
-		}
-		base, err := layer(func(dir string) error { return unpack(ctx, dir, debs) })
+		})
 		if err != nil {
 			return err
 		}
@@ -76,6 +80,25 @@ func images(ctx context.Context, l *linker, o *options, names []string) error {
 		fmt.Printf("%s:%s %s\n", name, l.version, o.arch)
 	}
 	return nil
+}
+
+// debian is a Debian package of the base layer.
+type debian struct{ name, version, sha256 string }
+
+// fillBase makes the base layer in a directory, and returns its packages.
+func fillBase(ctx context.Context, root, arch, dir string) (all []debian, err error) {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "tools/release/base.sh"), arch, dir)
+	cmd.Stdout = &out
+	if err := execute(cmd); err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out.String()) {
+		if fields := strings.Fields(line); len(fields) == 3 {
+			all = append(all, debian{fields[0], fields[1], fields[2]})
+		}
+	}
+	return all, nil
 }
 
 func git(ctx context.Context, root string, args ...string) (string, error) {
@@ -123,4 +146,39 @@ func image(l *linker, name, arch, revision string, base v1.Layer) (v1.Image, err
 		},
 	}
 	return mutate.ConfigFile(img, c)
+}
+
+// epoch is the time of every file, and of the images, so that builds are reproducible.
+var epoch = time.Unix(0, 0).UTC()
+
+// archive writes a directory as a tar archive: sorted names, owner root, one time.
+func archive(to io.Writer, dir string) error {
+	// The directory is an entry too, of an image its root, and often a temporary one of mode 0700.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	cmd := exec.Command("tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--format=posix",
+		"--pax-option=delete=atime,delete=ctime,exthdr.name=%d/PaxHeaders/%f", "--hard-dereference",
+		"-C", dir, "-cf", "-", ".")
+	cmd.Stdout = to
+	return execute(cmd)
+}
+
+// layer returns the directory that fill fills as a layer.
+func layer(fill func(dir string) error) (v1.Layer, error) {
+	dir, err := os.MkdirTemp("", "heddle-layer-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var b bytes.Buffer
+	if err := fill(dir); err != nil {
+		return nil, err
+	}
+	if err := archive(&b, dir); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil }
+	// Without the cache it is compressed for its digest, and again to be written.
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching)
 }

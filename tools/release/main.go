@@ -4,10 +4,9 @@
 //	release images [-out DIR] [-version V] [-arch amd64,arm64] [-programs DIR] [BINARY...]
 //	release programs [-out DIR] [-version V] [-programs DIR] [BINARY...]
 //	release push   [-from DIR] DOMAIN/PROJECT
-//	release bundle [-from DIR] [-out FILE]
-//	release cli    [-out DIR] -version V
 //
-// Of one commit and the same Debian packages, images and archives have the same bytes.
+// pack.sh makes archives of the CLI, and one file of images and chart. Of one commit and the same Debian packages,
+// images and archives have the same bytes.
 package main
 
 import (
@@ -54,15 +53,15 @@ type options struct {
 }
 
 func run(ctx context.Context, args []string) error {
-	errUsage := errors.New("want images, programs, push, bundle or cli")
+	errUsage := errors.New("want images, programs or push")
 	if len(args) == 0 {
 		return errUsage
 	}
 	var o options
 	set := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	set.StringVar(&o.root, "root", ".", "the repository")
-	set.StringVar(&o.from, "from", "dist/images", "push, bundle: directory of the OCI layouts")
-	set.StringVar(&o.out, "out", "", "file of the bundle, or directory; empty: below dist")
+	set.StringVar(&o.from, "from", "dist/images", "push: directory of the OCI layouts")
+	set.StringVar(&o.out, "out", "", "directory; empty: below dist")
 	set.StringVar(&o.version, "version", "", "version of the programs and tag of the images; empty: git describe")
 	set.StringVar(&o.arch, "arch", "amd64,arm64", "images: architectures, comma-separated")
 	set.StringVar(&o.programs, "programs", "", "directory that keeps linked programs; empty: in the user's cache")
@@ -80,13 +79,6 @@ func run(ctx context.Context, args []string) error {
 			return errors.New("push: want the registry and project, DOMAIN/PROJECT")
 		}
 		return push(ctx, o.from, set.Arg(0), o.insecure)
-	case "bundle":
-		return bundle(ctx, o.root, o.from, cmp.Or(o.out, "dist/heddle-images.run"))
-	case "cli":
-		if o.version == "" {
-			return errors.New("cli: want -version")
-		}
-		return cli(ctx, o.root, cmp.Or(o.out, "dist/cli"), o.version, platforms())
 	}
 	return errUsage
 }

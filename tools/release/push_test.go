@@ -77,8 +77,8 @@ func TestBundle(t *testing.T) {
 	dir := t.TempDir()
 	digest := made(t, filepath.Join(dir, "images"), "heddle", "v1")
 	run := filepath.Join(dir, "heddle-images.run")
-	if err := bundle(t.Context(), "../..", filepath.Join(dir, "images"), run); err != nil {
-		t.Fatal(err)
+	if out, err := exec.CommandContext(t.Context(), "./pack.sh", "bundle", filepath.Join(dir, "images"), run).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	cmd := exec.CommandContext(t.Context(), run, "push", host+"/ai/gpu")
 	cmd.Env = append(os.Environ(), "REGISTRY_INSECURE=1")

@@ -1,6 +1,10 @@
 package fabric
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
 
 // Axis is along what nodes are grouped. Which GPUs are behind one NVLink switch
 // and which ports behind one leaf are two facts: an NVL72 rack of 18 trays may
@@ -61,13 +65,21 @@ func (e *Element) with(children []*Element) *Element {
 // domains with the same nodes, as block and nvlink may both be levels, it takes the first.
 func (s *Snapshot) domains() (list []*Element) {
 	in := map[*Element]bool{}
-	add := func(e *Element) {
-		nodes := e.nodes(nil)
-		if in[nodes[0]] {
-			return
+	for _, e := range All(slices.Concat(s.Crossing, s.Child)) {
+		if !e.NVLink {
+			if e.Kind == v1alpha1.KindNode && !in[e] {
+				list = append(list, e)
+			}
+			continue
 		}
-		for _, n := range nodes {
-			in[n] = true
+		var nodes []*Element
+		for _, n := range All(e.Child) {
+			if n.Kind == v1alpha1.KindNode && !in[n] {
+				nodes, in[n] = append(nodes, n), true
+			}
+		}
+		if len(nodes) == 0 {
+			continue
 		}
 		if !slices.Equal(e.Child, nodes) {
 			slices.SortFunc(nodes, compareElements)
@@ -75,26 +87,5 @@ func (s *Snapshot) domains() (list []*Element) {
 		}
 		list = append(list, e)
 	}
-	for _, e := range s.Crossing {
-		add(e)
-	}
-	for _, e := range s.All() {
-		if e.NVLink {
-			add(e)
-		} else if len(e.Child) == 0 && !in[e] {
-			list = append(list, e)
-		}
-	}
 	return list
-}
-
-// nodes appends the nodes at or below an element.
-func (e *Element) nodes(into []*Element) []*Element {
-	if len(e.Child) == 0 {
-		return append(into, e)
-	}
-	for _, c := range e.Child {
-		into = c.nodes(into)
-	}
-	return into
 }

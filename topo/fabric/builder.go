@@ -37,7 +37,6 @@ type Builder struct {
 	// now is the time at which heartbeats are judged.
 	now time.Time
 
-	nodes   map[string]*node
 	order   []*node // By name.
 	symbols symbols
 	room    int     // The number of symbols at which to compact them.
@@ -59,13 +58,11 @@ type node struct {
 	// the path makes no sense.
 	path    []string
 	badPath bool
-	nvlink  string // Its domain.
-	alien   bool   // The domain is of others.
+	alien   bool // Its NVLink domain is of others.
 	// print is another one after each change of what the node's element follows from.
 	print uint64
 
-	known *known // About its shape.
-	torn  bool   // Between groups: its cables accuse nobody.
+	torn bool // Between groups: its cables accuse nobody.
 	// group is the leaf group or nil, and index the node's number in it.
 	group *leafGroup
 	index int
@@ -89,8 +86,7 @@ func newPrint() uint64 { return rand.Uint64() } //nolint:gosec // Not a secret.
 // New makes a builder without nodes, of a tree with these levels, top first; see [Preset].
 func New(levels []Level) *Builder {
 	return &Builder{
-		levels: slices.Clone(levels), room: spare,
-		nodes: map[string]*node{}, symbols: newSymbols(), none: &Report{},
+		levels: slices.Clone(levels), room: spare, symbols: newSymbols(), none: &Report{},
 		survey: &survey{votes: &grouping{}}, tree: &tree{}, recabled: true,
 	}
 }
@@ -99,13 +95,13 @@ func New(levels []Level) *Builder {
 // the last counts.
 func (b *Builder) Put(nodes ...Node) {
 	for _, now := range nodes {
-		n := b.nodes[now.Name]
-		if n == nil {
-			n = &node{Node: Node{Name: now.Name}, links: b.symbols.links(b.none)}
+		i, found := find(b.order, now.Name)
+		if !found {
+			n := &node{Node: Node{Name: now.Name}, links: b.symbols.links(b.none)}
 			b.symbols.enter(n, 1)
-			b.nodes[now.Name] = n
-			b.order = slices.Insert(b.order, find(b.order, n), n)
+			b.order = slices.Insert(b.order, i, n)
 		}
+		n := b.order[i]
 		if now.Report == nil {
 			now.Report, now.Heartbeat = b.none, time.Time{}
 		}
@@ -114,7 +110,6 @@ func (b *Builder) Put(nodes ...Node) {
 			n.links = b.symbols.links(now.Report)
 			b.symbols.enter(n, 1)
 			n.path, n.badPath = pathNames(b.levels, now.Report.Rest.Path)
-			n.nvlink = now.Report.Rest.NVLinkDomain
 			b.recabled = true
 		}
 		invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }
@@ -128,22 +123,17 @@ func (b *Builder) Put(nodes ...Node) {
 
 // Heartbeat records a heartbeat of a node with a report.
 func (b *Builder) Heartbeat(name string, at time.Time) {
-	if n := b.nodes[name]; n != nil && n.Report != b.none {
-		n.Heartbeat = at
+	if i, found := find(b.order, name); found && b.order[i].Report != b.none {
+		b.order[i].Heartbeat = at
 	}
 }
 
 // Remove takes a node away.
 func (b *Builder) Remove(name string) {
-	n := b.nodes[name]
-	if n == nil {
-		return
+	if i, found := find(b.order, name); found {
+		b.symbols.enter(b.order[i], -1)
+		b.order, b.recabled = slices.Delete(b.order, i, i+1), true
 	}
-	delete(b.nodes, name)
-	i := find(b.order, n)
-	b.order = slices.Delete(b.order, i, i+1)
-	b.symbols.enter(n, -1)
-	b.recabled = true
 }
 
 // Snapshot brings the tree up to date and returns it. now decides which

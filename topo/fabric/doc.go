@@ -16,18 +16,13 @@
 //
 // A node has ports; a port of role fabric ends in a leaf switch. Connected
 // components would merge two groups for one mis-cabled port, so nodes are
-// grouped by how much of their leaf sets they share, in four votes, each of
-// which looks only at neighbors:
+// grouped by how much of their leaf sets they share, in four votes:
 //
 //  1. Leaves are siblings if more than half of the cables of either come from
 //     nodes that are on the other as well (a node counts as often as it has
-//     cables to both), or if that is so among the nodes with equal numbers of
-//     cables, where neither leaf has four times as many such nodes as the other: nodes
-//     with four HCAs beside nodes with eight, on half of their leaves, prove
-//     nothing. That takes three cables to both, and one in eight of the cables of
-//     nodes with more than one. A leaf's anchor is the least ID among it and
-//     its siblings. The eight leaves of a rail-optimized group are siblings;
-//     the one leaf of a group without rails is its own anchor.
+//     cables to both), or if that is so of three cables, and one in eight, of the nodes
+//     with equal numbers of cables that neither leaf has four times as many of as the other.
+//     A leaf's anchor is the least ID among it and its siblings.
 //  2. A node votes for the anchor that most of its cables lead to, or the least of those
 //     with three quarters as many.
 //  3. A leaf's home is the choice of most of its nodes, weighted by cables. If another choice
@@ -38,17 +33,11 @@
 // At a leaf with three or more cables of nodes with GPUs only those count in votes 1
 // and 3: nodes without GPUs go where their cables lead, and make no leaf foreign.
 //
-// Ties in vote 4 go to the group with leaves that have more of the node's
-// cables on a rail that is usual for them, then to the group whose members carry the
-// name that the node carries, then to the group with fewer cables on those leaves (a wrong cable
-// is one too many), then, as all ties, to the least ID.
-// A rail is usual for a leaf if at least half as many of its cables
-// start from it as from any other. A port that is down counts if the report still
-// knows its switch. Votes 3 and 4 repair the effect of noise on small groups in
-// vote 1. One node's cable cannot merge groups: that takes a node with half of
-// its cables in each, and other nodes on both. A node with a single port is
-// where its cable is. The outcome depends on the reports and labels alone, not on their
-// order or history.
+// Ties in vote 4 go to the group with more of the node's cables on a rail that is usual for their
+// leaf (at least half as many of its cables start from it as from any other), then to the group whose members
+// carry the name that the node carries, then to the group with fewer cables on those leaves (a wrong cable
+// is one too many), then, as all ties, to the least ID. A port that is down counts if the report still
+// knows its switch. The outcome depends on the reports and labels alone, not on their order or history.
 //
 // The same votes group the leaf groups by the spines behind their uplinks. A
 // switch on which a group expects nodes with GPUs is not a spine.
@@ -60,18 +49,17 @@
 // with. A node without some of the rails of a shape counts as a node of that shape that lost HCAs if
 // it lost one, or less than half of them, and if few enough nodes of its group and of the fleet are like
 // it for loss to explain them. A rail that most such nodes of the group lack was never there. Nothing is
-// expected of nodes without GPUs, unless eight are cabled alike, nor of a shape with fewer than three nodes.
+// expected of nodes without GPUs, unless eight are cabled alike.
 //
 // A leaf is foreign to a group if another group has at least twice as many cables on it. For every
 // shape, rail and plane a group expects the leaf on which most of the members' cables end for which
-// the rail is usual: a leaf may have several rails. Three members, and one in twelve, with a rail on one
-// leaf are a pattern: all of them are right. Any other port on a foreign leaf is mis-cabled; so is one on
-// another leaf than the expected, if the shape is wired by rail at all in the group (three quarters of its
-// cables are as expected) and the rail is not usual there or more members agree with the expectation than with
-// the port. It belongs on the leaf of those that have the most other cables in common with it. Two nodes that
-// contradict each other without a third one cause no finding, nor does one between two groups: tied without a name
-// to decide, with half of its cables in one other group or where hardly another node is, or with two cables from
-// the usual rails in another group, in a fleet with one tied node in twenty.
+// the rail is usual. Three members, and one in twelve, with a rail on one leaf are a pattern: all of them are
+// right. Any other port on a foreign leaf is mis-cabled; so is one on another leaf than the expected, if three
+// members have the shape, it is wired by rail in the group (three quarters of its cables are as expected), and not as
+// many have it so. It belongs on the leaf of those that have the most other cables in common with it. No finding has
+// a node between two groups: tied without a name to decide, with half of its cables in one other group or where
+// hardly another node is. If one node in twenty is tied, or has two cables in another group, two cables from rails
+// that are usual for their leaves are by plan.
 //
 // # Names
 //

@@ -19,9 +19,7 @@ type leafGroup struct {
 	// members and the leaves foreign to the group are the input of everything below.
 	members []*node
 	foreign []stray
-	// print is the sum of the members' prints, straddles is as in the votes.
-	print     uint64
-	straddles bool
+	print   uint64 // Of the members.
 	*outcome
 	// spine is the ID that stands for the groups that share spines with this one, "" if
 	// no uplinks are known, above the number of its ends.
@@ -37,29 +35,12 @@ type outcome struct {
 	// with GPUs.
 	own      tally[int32]
 	expected []int32
-	// names counts what the leaves are called.
-	names tally[named]
+	// names counts what the leaves are called in the members' reports.
+	names map[int32]tally[string]
 	// findings are the faults of the members, blocks the parts of the group that they
 	// are in, in the order of members; "" if the group is not cut.
 	findings [][]Finding
 	blocks   []string
-}
-
-// named is a switch with a name in a report.
-type named struct {
-	leaf int32
-	name string
-}
-
-// called returns the names of a leaf in the members' reports.
-func (o *outcome) called(leaf int32) *tally[string] {
-	var names tally[string]
-	for _, c := range o.names.list {
-		if c.value.leaf == leaf {
-			names.add(c.value.name, c.n)
-		}
-	}
-	return &names
 }
 
 // cablingCheck computes what a leaf group expects of its cabling, and then what
@@ -77,6 +58,7 @@ type cablingCheck struct {
 // check fills in what follows from a group's members.
 func (g *leafGroup) check(ids []string) {
 	c := cablingCheck{leafGroup: g, ids: ids, alike: map[*shape]int{}, shapes: map[*shape]*wiring{}}
+	g.names = map[int32]tally[string]{}
 	c.count()
 	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
 		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
@@ -93,16 +75,17 @@ func (g *leafGroup) check(ids []string) {
 	}
 }
 
-// whole returns what is known about the shape that a member has with all its HCAs: its own, unless so
-// few members have it that they lost some. Three nodes lose the same only if the fleet has few like them.
-func (c *cablingCheck) whole(m *node) *known {
-	for _, o := range m.known.wholes {
-		with, without := c.alike[o.shape], c.alike[m.known.shape]
-		if with <= few && o.lost || isLoss(without, with, o.rails-m.known.rails) && (o.lost || without <= few) {
-			return o.known
+// whole returns the shape that a member has with all its HCAs: its own, unless so few members have it that
+// they lost some. Three nodes lose the same only if the fleet has few like them.
+func (c *cablingCheck) whole(m *node) *shape {
+	s := m.links.shape
+	for _, o := range s.wholes {
+		with, without := c.alike[o.shape], c.alike[s]
+		if with <= few && o.lost || isLoss(without, with, o.rails-s.rails) && (o.lost || without <= few) {
+			return o.shape
 		}
 	}
-	return m.known
+	return s
 }
 
 // lacks reports whether the group was built without a port of a shape: most nodes of that and lesser
@@ -110,7 +93,7 @@ func (c *cablingCheck) whole(m *node) *known {
 func (c *cablingCheck) lacks(o *shape, position int32) bool {
 	with, all := 0, 0
 	for s, n := range c.alike {
-		if s == o || s.isPartOf(o) && s.accelerators == o.accelerators {
+		if s == o || s.isPartOf(o) {
 			if all += n; slices.Contains(s.positions, position) {
 				with += n
 			}
@@ -121,7 +104,8 @@ func (c *cablingCheck) lacks(o *shape, position int32) bool {
 
 // name returns a leaf as a Switch.
 func (c *cablingCheck) name(leaf int32) Switch {
-	return Switch{ID: c.ids[leaf], Name: c.called(leaf).most(strings.Compare)}
+	names := c.names[leaf]
+	return Switch{ID: c.ids[leaf], Name: names.most(strings.Compare)}
 }
 
 // faults returns the findings of one member.
@@ -135,18 +119,14 @@ func (c *cablingCheck) faults(m *node) []Finding {
 		if like.isUnused(p) {
 			continue
 		}
-		if kind := c.fault(m, w, like, p, shifted); kind != "" {
+		if kind := c.fault(m, like, p, shifted); kind != "" {
 			f := p.finding(m.Name, c.ids)
 			f.Kind, f.Group = kind, c.key
 			if changed := like.rail(p.position).recent[0]; kind == Miscabled && changed > 0 {
 				f.Settles = time.Unix(changed, 0).Add(settling)
 			}
 			if like.expects {
-				not := p.leaf
-				if kind == Dead {
-					not = 0
-				}
-				f.Expected = c.name(c.nearest(m, like, p.position, not))
+				f.Expected = c.name(c.nearest(m, like, p.position))
 			}
 			out = append(out, f)
 		}
@@ -157,7 +137,7 @@ func (c *cablingCheck) faults(m *node) []Finding {
 		}
 		out = append(out, Finding{
 			Kind: Missing, Node: m.Name, Group: c.key, Rail: r.Rail.Rail, Plane: r.Plane,
-			Expected: c.name(c.nearest(m, like, r.position, 0)),
+			Expected: c.name(c.nearest(m, like, r.position)),
 		})
 	}
 	sortFindings(out)
@@ -169,54 +149,43 @@ func (c *cablingCheck) faults(m *node) []Finding {
 const settling = time.Minute
 
 // fault returns the fault of a port, "" without one.
-func (c *cablingCheck) fault(m *node, own, w *wiring, p *port, shifted bool) Fault {
+func (c *cablingCheck) fault(m *node, w *wiring, p *port, shifted bool) Fault {
 	r := w.rail(p.position)
 	switch {
 	case !p.active:
 		return Dead
 	case p.leaf == 0:
 		return Unseen
-	case p.leaf == r.leaf || w.isPattern(p.leaf, r) || own.isPattern(p.leaf, own.rail(p.position)):
-	case m.torn || p.device.Value().confidence == ambiguous || !c.belongs(m):
+	case p.leaf == r.leaf || w.isPattern(p.leaf, r):
+	case m.torn || p.device.Value().confidence == ambiguous || c.isBetween(m, p):
 	case c.stray(p.leaf) != nil:
-		if (w.expects || m.known.hasGPUs() && len(m.links.ends.links) > few) && !c.isBetween(m, p) {
+		if w.expects || m.links.shape.hasGPUs() && len(m.links.ends.links) > few {
 			return Miscabled
 		}
-	case !w.expects || w.members <= few || !w.byRail || shifted || r.leaf == 0:
-	case !w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf):
+	case w.expects && w.members > few && w.byRail && !shifted && r.leaf != 0 &&
+		(!w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf)):
 		return Miscabled
 	}
 	return ""
 }
 
-// belongs reports whether more than half of a member's cables are on leaves that carry more than a few cables of
-// the group or of another one.
-func (c *cablingCheck) belongs(m *node) bool {
-	unknown := 0
-	for _, l := range m.links.ends.links {
-		known := c.stray(l.to) != nil
-		for _, w := range c.patterns {
-			known = known || w.most[l.to] > few
-		}
-		if !known {
-			unknown++
-		}
-	}
-	return 2*unknown+1 < max(len(m.links.ends.links), 4) || len(c.members) <= few
-}
-
-// isBetween reports whether a cable on a foreign leaf is one of several to one group that are by plan: half of
-// the node's or, in a fleet that straddles, two from the usual rails.
+// isBetween reports whether a cable is one of several that are elsewhere by plan: half of the node's in one other
+// group or where hardly another node is or, in a fleet that straddles, two from usual rails of a group's leaves.
 func (c *cablingCheck) isBetween(m *node, p *port) bool {
-	at, same, usual := c.stray(p.leaf), 0, 0
+	at, n, usual := c.stray(p.leaf), 0, 0
 	for _, l := range m.links.ends.links {
-		if o := c.stray(l.to); o != nil && o.group == at.group {
-			if same++; o.rail == l.rail {
+		isCommon := func(w *wiring) bool { return w.most[l.to] > few }
+		switch o := c.stray(l.to); {
+		case o == nil && len(c.members) > few && !slices.ContainsFunc(c.patterns, isCommon):
+			n++
+		case o != nil && (at == nil || at.group == o.group):
+			if n++; slices.Contains(c.foreign, stray{l.to, o.group, l.rail}) {
 				usual++
 			}
 		}
 	}
-	return same > 1 && 2*same+1 >= len(m.links.ends.links) || c.straddles && at.rail == p.position && usual > 1
+	return 2*n+1 >= max(len(m.links.ends.links), 4) ||
+		at != nil && usual > 1 && slices.Contains(c.foreign, stray{p.leaf, at.group, p.position})
 }
 
 // stray returns a leaf if it is foreign to the group, else nil.
@@ -231,14 +200,9 @@ func (g *leafGroup) stray(leaf int32) *stray {
 
 // nearest returns the leaf where a port belongs that has none or is on another one: of those that are usual
 // for its rail the one whose members have the most other cables in common with the node.
-func (c *cablingCheck) nearest(m *node, w *wiring, position, not int32) int32 {
-	r, usual := w.rail(position), 0
-	for _, l := range r.leaves.list {
-		if w.isPattern(l.value, r) {
-			usual++
-		}
-	}
-	if usual < 2 {
+func (c *cablingCheck) nearest(m *node, w *wiring, position int32) int32 {
+	r := w.rail(position)
+	if r.patterns < 2 {
 		return r.leaf
 	}
 	var near tally[int32]
@@ -248,7 +212,7 @@ func (c *cablingCheck) nearest(m *node, w *wiring, position, not int32) int32 {
 		}
 		for i := range o.links.ports {
 			q := &o.links.ports[i]
-			if q.position == position && q.leaf != not && w.isPattern(q.leaf, r) {
+			if q.position == position && w.isPattern(q.leaf, r) {
 				n := m.links.alike(o.links)
 				near.add(q.leaf, n*n*n) // A few that are much alike show more than many others.
 			}

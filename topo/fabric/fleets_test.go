@@ -270,10 +270,10 @@ func TestPartsOfFleets(t *testing.T) {
 		if rng.IntN(3) == 0 {
 			plan.Odd = 3 + rng.IntN(5)
 		}
-		if plan.Rails > 2 && plan.Shift+plan.Wide == 0 && rng.IntN(4) == 0 {
+		if plan.Rails > 2 && rng.IntN(4) == 0 {
 			plan.Half, plan.CPU, plan.Of = rng.IntN(3), rng.IntN(3), 4
 		}
-		if plan.Rails == 8 && plan.Shift+plan.Wide == 0 && rng.IntN(4) == 0 {
+		if plan.Rails == 8 && rng.IntN(4) == 0 {
 			plan.Short = 1 + rng.IntN(3)
 		}
 		f := fabrics.New(plan)

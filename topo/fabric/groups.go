@@ -13,30 +13,14 @@ type ends struct {
 	number  int32
 	members int32
 	links   []link
-	// bundles has the same links by switch.
-	bundles []bundle
+	// bundles counts the same links by switch.
+	bundles tally[int32]
 	// follows is set for members that count only at switches with few links of others.
 	follows bool
 }
 
 // link leads from a rail to a switch.
 type link struct{ to, rail int32 }
-
-// bundle is n links to a switch, or of one of the ends.
-type bundle struct{ other, n int32 }
-
-// to counts the links to a switch.
-func (e *ends) to(h int32) int32 {
-	for _, b := range e.bundles {
-		if b.other == h {
-			return b.n
-		}
-	}
-	return 0
-}
-
-// degree counts the links.
-func (e *ends) degree() int32 { return int32(len(e.links)) } //nolint:gosec // maxPorts, or spines.
 
 // grouping is the outcome of the votes of the package comment.
 type grouping struct {
@@ -45,23 +29,16 @@ type grouping struct {
 	// foreign are the switches, in ascending order, that members of a group are linked
 	// to and that are foreign to the group.
 	foreign map[int32][]stray
-	// tied are, by ends, the groups between which vote 4 cannot decide; straddles is set if so many
-	// are that nodes are between groups by plan.
-	tied      map[int32]tie
+	// tied are, by ends, the groups between which vote 4 cannot decide, the likeliest first; straddles is set if so many
+	// members are tied, or have several links in another group, that they are by plan.
+	tied      map[int32][]int32
 	straddles bool
 	// anchors are the outcome of vote 1.
 	anchors []int32
 }
 
-// tie holds the groups between which vote 4 cannot decide, the most likely first; sure is set if the others
-// have links too many.
-type tie struct {
-	groups []int32
-	sure   bool
-}
-
 // stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
-// the rail that most of its links start from.
+// a rail that its links usually start from, else -1.
 type stray struct{ to, group, rail int32 }
 
 // voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines).
@@ -76,15 +53,12 @@ type voting struct {
 
 // junction is a switch with the ends that have links to it.
 type junction struct {
-	list []bundle
+	list []count[int32]
 	// leading and following count the links of members that lead and that follow.
-	leading, following reach
+	leading, following int32
 	// touched is set if the links are others than in the last vote.
 	touched bool
 }
-
-// reach counts links, and links of members that have other links.
-type reach struct{ links, wide int32 }
 
 // connect returns the ends with these links.
 func (v *voting) connect(links []link, follows bool) *ends {
@@ -99,17 +73,10 @@ func (v *voting) connect(links []link, follows bool) *ends {
 	if e := v.known[string(key)]; e != nil {
 		return e
 	}
-	e := &ends{
-		links: links, bundles: make([]bundle, 0, len(links)), follows: follows,
-		number: int32(len(v.ends)), //nolint:gosec // See compact.
-	}
+	e := &ends{links: links, follows: follows, number: int32(len(v.ends))} //nolint:gosec // See compact.
+	e.bundles.list = make([]count[int32], 0, len(links))
 	for _, l := range links {
-		i := slices.IndexFunc(e.bundles, func(b bundle) bool { return b.other == l.to })
-		if i < 0 {
-			e.bundles = append(e.bundles, bundle{l.to, 1})
-			continue
-		}
-		e.bundles[i].n++
+		e.bundles.add(l.to, 1)
 	}
 	v.ends, v.known[string(key)] = append(v.ends, e), e
 	return e
@@ -118,20 +85,17 @@ func (v *voting) connect(links []link, follows bool) *ends {
 // count gives ends n members more.
 func (v *voting) count(e *ends, n int32) {
 	e.members += n
-	for _, b := range e.bundles {
-		s := &v.switches[b.other]
-		r := &s.leading
+	for _, b := range e.bundles.list {
+		s := &v.switches[b.value]
 		if e.follows {
-			r = &s.following
-		}
-		r.links += n * b.n
-		if e.degree() > 1 {
-			r.wide += n * b.n
+			s.following += n * b.n
+		} else {
+			s.leading += n * b.n
 		}
 		if s.touched = true; e.members == n {
-			s.list = append(s.list, bundle{e.number, b.n})
+			s.list = append(s.list, count[int32]{e.number, b.n})
 		} else if e.members == 0 {
-			s.list = slices.DeleteFunc(s.list, func(o bundle) bool { return o.other == e.number })
+			s.list = slices.DeleteFunc(s.list, func(o count[int32]) bool { return o.value == e.number })
 		}
 	}
 }
@@ -145,21 +109,18 @@ func (v *voting) vote(last *grouping) *grouping {
 	return out
 }
 
-// at returns the ends with links at a switch.
-func (v *voting) at(h int32) []bundle { return v.switches[h].list }
-
 // counts reports whether links count at a switch in votes 1 and 3.
 func (v *voting) counts(h int32, e *ends) bool {
-	return !e.follows || v.switches[h].leading.links <= few
+	return !e.follows || v.switches[h].leading <= few
 }
 
 // counted counts the links at a switch that do.
-func (v *voting) counted(h int32) reach {
+func (v *voting) counted(h int32) int32 {
 	s := &v.switches[h]
-	if s.leading.links > few {
+	if s.leading > few {
 		return s.leading
 	}
-	return reach{s.leading.links + s.following.links, s.leading.wide + s.following.wide}
+	return s.leading + s.following
 }
 
 func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.ids[b]) }
@@ -196,8 +157,8 @@ func (v *voting) forget(n int) []bool {
 		if s := &v.switches[h]; s.touched {
 			known[h], s.touched = false, false
 			for _, a := range s.list {
-				for _, b := range v.ends[a.other].bundles {
-					known[b.other] = false
+				for _, b := range v.ends[a.value].bundles.list {
+					known[b.value] = false
 				}
 			}
 		}
@@ -208,19 +169,19 @@ func (v *voting) forget(n int) []bool {
 // share counts the links that a switch has in common with each other one, and
 // appends these to met.
 func (v *voting) share(h int32, shared, met []int32) []int32 {
-	for _, a := range v.at(h) {
-		e := v.ends[a.other]
+	for _, a := range v.switches[h].list {
+		e := v.ends[a.value]
 		if !v.counts(h, e) {
 			continue
 		}
-		for _, b := range e.bundles {
-			if b.other == h || !v.counts(b.other, e) {
+		for _, b := range e.bundles.list {
+			if b.value == h || !v.counts(b.value, e) {
 				continue
 			}
-			if shared[b.other] == 0 {
-				met = append(met, b.other)
+			if shared[b.value] == 0 {
+				met = append(met, b.value)
 			}
-			shared[b.other] += min(a.n, b.n) * v.ends[a.other].members
+			shared[b.value] += min(a.n, b.n) * v.ends[a.value].members
 		}
 	}
 	return met
@@ -228,12 +189,8 @@ func (v *voting) share(h int32, shared, met []int32) []int32 {
 
 // siblings returns vote 1 for two switches that share this number of links.
 func (v *voting) siblings(h, o, shared int32) bool {
-	here, there := v.counted(h), v.counted(o)
-	if 2*shared > here.links && 2*shared > there.links {
-		return true
-	}
-	wide := max(here.wide, there.wide)
-	return shared > few && 8*shared >= wide && v.shareClasses(h, o, wide)
+	most := max(v.counted(h), v.counted(o))
+	return 2*shared > most || shared > few && 8*shared >= most && v.shareClasses(h, o, most)
 }
 
 // maxDegree is the number of links from which members are of one class.
@@ -242,22 +199,19 @@ const maxDegree = 32
 // shareClasses is the second half of vote 1: over the classes of members, by their
 // numbers of links, that neither switch has four times as many links of as the
 // other. A member with one link is never on both.
-func (v *voting) shareClasses(h, o, wide int32) bool {
+func (v *voting) shareClasses(h, o, most int32) bool {
 	var classes [maxDegree + 1]struct{ here, there, both int32 }
-	for _, a := range v.at(h) {
-		e := v.ends[a.other]
-		if !v.counts(h, e) {
-			continue
-		}
-		c := &classes[min(e.degree(), maxDegree)]
-		c.here += a.n * v.ends[a.other].members
-		if v.counts(o, e) {
-			c.both += min(a.n, e.to(o)) * v.ends[a.other].members
+	for _, a := range v.switches[h].list {
+		if e := v.ends[a.value]; v.counts(h, e) {
+			c := &classes[min(len(e.links), maxDegree)]
+			if c.here += a.n * e.members; v.counts(o, e) {
+				c.both += min(a.n, e.bundles.count(o)) * e.members
+			}
 		}
 	}
-	for _, a := range v.at(o) {
-		if e := v.ends[a.other]; v.counts(o, e) {
-			classes[min(e.degree(), maxDegree)].there += a.n * v.ends[a.other].members
+	for _, a := range v.switches[o].list {
+		if e := v.ends[a.value]; v.counts(o, e) {
+			classes[min(len(e.links), maxDegree)].there += a.n * e.members
 		}
 	}
 	here, there, both := int32(0), int32(0), int32(0)
@@ -266,7 +220,7 @@ func (v *voting) shareClasses(h, o, wide int32) bool {
 			here, there, both = here+c.here, there+c.there, both+c.both
 		}
 	}
-	return both > few && 2*both > here && 2*both > there && 8*both >= wide
+	return both > few && 2*both > max(here, there) && 8*both >= most
 }
 
 // votes is vote 2: the least anchor among those that most links of a member lead to, or at least three
@@ -291,9 +245,9 @@ func (v *voting) votes(anchors []int32) []int32 {
 // choice counts the links of a member by what their switches stand for, and returns the most.
 func (v *voting) choice(member int32, of []int32, t *tally[int32]) int32 {
 	t.reset()
-	for _, b := range v.ends[member].bundles {
-		if of[b.other] > 0 {
-			t.add(of[b.other], b.n)
+	for _, b := range v.ends[member].bundles.list {
+		if of[b.value] > 0 {
+			t.add(of[b.value], b.n)
 		}
 	}
 	return t.most(v.compare)
@@ -307,9 +261,9 @@ func (v *voting) homes(votes []int32) []int32 {
 		var t tally[int32]
 		for h := from; h < to; h++ {
 			t.reset()
-			for _, a := range v.at(h) {
-				if v.counts(h, v.ends[a.other]) {
-					t.add(votes[a.other], a.n*v.ends[a.other].members)
+			for _, a := range v.switches[h].list {
+				if v.counts(h, v.ends[a.value]) {
+					t.add(votes[a.value], a.n*v.ends[a.value].members)
 				}
 			}
 			out[h] = t.most(v.compare)
@@ -324,40 +278,37 @@ func (v *voting) homes(votes []int32) []int32 {
 
 // groups is vote 4: the home that most links of a member lead to.
 func (v *voting) groups(out *grouping, home []int32) {
-	out.group, out.tied = make([]int32, len(v.ends)), map[int32]tie{}
-	open := make([]bool, len(v.ends))
+	out.group, out.tied = make([]int32, len(v.ends)), map[int32][]int32{}
+	open, split := make([]bool, len(v.ends)), make([]bool, len(v.ends))
 	parallel(len(open), func(from, to int32) {
 		var t tally[int32]
 		for i := from; i < to; i++ {
-			out.group[i] = v.choice(i, home, &t)
-			open[i] = v.ends[i].members > 0 && v.ends[i].degree() > 0 && (len(t.list) == 0 || t.isTied(out.group[i]))
+			if group := v.choice(i, home, &t); v.ends[i].members > 0 && len(v.ends[i].links) > 0 {
+				out.group[i], open[i] = group, len(t.list) == 0 || t.isTied(group)
+				split[i] = slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n > 1 && c.value != group })
+			}
 		}
 	})
-	ties, members := int32(0), int32(0)
+	between, members := int32(0), int32(0)
 	for i, e := range v.ends {
-		n := e.members
-		if e.follows {
-			n = 0
+		if open[i] {
+			tied := v.settle(e, home)
+			if out.group[i] = tied[0]; len(tied) > 1 {
+				out.tied[e.number], split[i] = tied, true
+			}
 		}
-		if members += n; !open[i] {
-			continue
-		}
-		equal := v.equals(e, home)
-		if out.group[i] = equal[0]; len(equal) > 1 {
-			sure := v.sortByFill(e, home, equal)
-			out.group[i], out.tied[e.number] = equal[0], tie{equal, sure}
-			ties += n
+		if !e.follows {
+			if members += e.members; split[i] {
+				between += e.members
+			}
 		}
 	}
-	out.straddles = ties > few && 20*ties >= members
+	out.straddles = between > few && 20*between >= members
 }
 
-// worthwhile is the least number of items to divide between two goroutines.
-const worthwhile = 64
-
-// parallel has the numbers below n worked on by all processors.
+// parallel has the numbers below n worked on by all processors, 64 at least by each.
 func parallel(n int, work func(from, to int32)) {
-	parts := min(runtime.GOMAXPROCS(0), 1+n/worthwhile)
+	parts := min(runtime.GOMAXPROCS(0), 1+n/64)
 	var others sync.WaitGroup
 	part := func(i int) int32 { return int32(n * i / parts) } //nolint:gosec // Fewer than 2^31 nodes and ports.
 	for i := 1; i < parts; i++ {

@@ -21,11 +21,9 @@ const (
 
 // links holds a node's cables by one report. It is immutable.
 type links struct {
-	shape *shape
-	ports []port // By rail, plane and ID.
-	ends  *ends  // Of the ports with a known leaf.
-	// guids are the HCAs', each once.
-	guids   []uint64
+	shape   *shape
+	ports   []port   // By rail, plane and ID.
+	ends    *ends    // Of the ports with a known leaf.
 	uplinks []uplink // By the peer's ID.
 }
 
@@ -61,13 +59,16 @@ type symbols struct {
 	voting
 	numbers map[string]int32
 	shapes  map[string]*shape
-	owners  map[uint64][]*node // By GUID, sorted by name.
+	// owners are the nodes by the GUIDs that only they report, sharers those of the others, by name.
+	owners  map[uint64]*node
+	sharers map[uint64][]*node
 }
 
 func newSymbols() symbols {
 	return symbols{
 		voting:  voting{ids: []string{""}, switches: make([]junction, 1), known: map[string]*ends{}},
-		numbers: map[string]int32{"": 0}, shapes: map[string]*shape{}, owners: map[uint64][]*node{},
+		numbers: map[string]int32{"": 0}, shapes: map[string]*shape{},
+		owners: map[uint64]*node{}, sharers: map[uint64][]*node{},
 	}
 }
 
@@ -89,7 +90,7 @@ func (s *symbols) number(id string) int32 {
 // links reads a report.
 func (s *symbols) links(r *Report) *links {
 	room := min(len(r.rails), maxPorts)
-	out := &links{ports: make([]port, 0, room), guids: make([]uint64, 0, room)}
+	out := &links{ports: make([]port, 0, room)}
 	for i := range r.rails {
 		d := r.rails[i].device.Value()
 		if d.role != string(machine.RoleFabric) || len(out.ports) == maxPorts ||
@@ -105,12 +106,8 @@ func (s *symbols) links(r *Report) *links {
 	slices.SortStableFunc(out.ports, comparePorts)
 	links := make([]link, 0, len(out.ports))
 	for i := range out.ports {
-		p := &out.ports[i]
-		if p.leaf != 0 {
+		if p := &out.ports[i]; p.leaf != 0 {
 			links = append(links, link{p.leaf, p.position})
-		}
-		if p.guid != 0 && !slices.Contains(out.guids, p.guid) {
-			out.guids = append(out.guids, p.guid)
 		}
 	}
 	out.shape = s.shape(r.Rest.Accelerators, out.ports)
@@ -150,34 +147,44 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 	return out
 }
 
-// enter counts a node and its GUIDs, by 1 or back by -1. Findings name the first owner of a GUID or,
+// enter counts a node and its GUIDs, by 1 or back by -1. Findings name the first sharer of a GUID or,
 // of that one, the second.
 func (s *symbols) enter(n *node, by int32) {
 	n.links.shape.enter(n.links.ports, int(by))
 	s.count(n.links.ends, by)
-	for _, guid := range n.links.guids {
-		all := s.owners[guid]
-		i := find(all, n)
+	for i, p := range n.links.ports {
+		same := func(o port) bool { return o.guid == p.guid }
+		if p.guid == 0 || slices.ContainsFunc(n.links.ports[:i], same) { // A port of the same HCA.
+			continue
+		}
+		all := s.sharers[p.guid]
+		if o := s.owners[p.guid]; o != nil {
+			all = []*node{o}
+		}
+		at, _ := find(all, n.Name)
 		if by > 0 {
-			all = slices.Insert(all, i, n)
+			all = slices.Insert(all, at, n)
 		} else {
-			all = slices.Delete(all, i, i+1)
+			all = slices.Delete(all, at, at+1)
+		}
+		delete(s.owners, p.guid)
+		delete(s.sharers, p.guid)
+		if len(all) == 1 {
+			s.owners[p.guid] = all[0]
+		} else if len(all) > 1 {
+			s.sharers[p.guid] = all
 		}
 		for _, o := range all {
-			if i <= 1 && o != n {
+			if at <= 1 && o != n {
 				o.print = newPrint()
 			}
-		}
-		if s.owners[guid] = all; len(all) == 0 {
-			delete(s.owners, guid)
 		}
 	}
 }
 
-// find returns the index of a node in a list by names, or the index at which to insert it.
-func find(list []*node, n *node) int {
-	i, _ := slices.BinarySearchFunc(list, n, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
-	return i
+// find returns the index of a name in a list by names, or the index at which to insert it.
+func find(list []*node, name string) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(n *node, name string) int { return strings.Compare(n.Name, name) })
 }
 
 // SwitchID brings the spellings of one GUID or MAC address to one:

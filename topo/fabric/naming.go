@@ -110,11 +110,10 @@ func (d *domain) identity(kind string) string {
 
 // reported returns the names of the domain's switch in the members' reports: by their
 // cables, or of spines by the uplinks.
-func (d *domain) reported(by Evidence, ids []string) *tally[string] {
+func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
 	if g := d.members[0].group; by != BySpine {
-		return g.called(g.leaf)
+		return g.names[g.leaf]
 	}
-	var seen tally[string]
 	for _, n := range d.members {
 		for _, u := range n.links.uplinks {
 			if ids[u.peer] == d.id {
@@ -122,19 +121,16 @@ func (d *domain) reported(by Evidence, ids []string) *tally[string] {
 			}
 		}
 	}
-	return &seen
+	return seen
 }
-
-// maxSuffix is the longest suffix of a name that is not unique, in bytes: a
-// hyphen and twelve digits.
-const maxSuffix = 13
 
 // title returns a group's name by its switch's: the kind does not stand twice.
 func title(kind, word, block string) string {
 	if !strings.HasPrefix(word, kind+"-") {
 		word = kind + "-" + word
 	}
-	return wellknown.Shorten(word, wellknown.MaxLabel-maxSuffix-len(block)) + block
+	const suffix = len("-012345678901") // Of a name that is not unique, at most.
+	return wellknown.Shorten(word, wellknown.MaxLabel-suffix-len(block)) + block
 }
 
 // word turns a switch's description into a part of a label's value; "" for

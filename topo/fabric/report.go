@@ -10,6 +10,7 @@ import (
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -46,32 +47,22 @@ func Read(s *v1alpha1.NodeTopologySpec) *Report {
 	r := &Report{Rest: *s, rails: make([]rail, len(s.Rails))}
 	r.Rest.Rails = nil
 	for i := range s.Rails {
-		r.rails[i] = readRail(&s.Rails[i])
+		in, out := &s.Rails[i], &r.rails[i]
+		out.device = unique.Make(device{
+			rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
+			hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
+			state: in.LinkState, source: in.Source,
+		})
+		out.far, out.switchPort = unique.Make(ptr.Deref(in.Switch, v1alpha1.Switch{})), unique.Make(in.SwitchPort)
+		out.counters = unique.Make(ptr.Deref(in.Counters, v1alpha1.Counters{}))
+		if guid, err := strconv.ParseUint(strings.ReplaceAll(in.GUID, ":", ""), 16, 64); err == nil {
+			out.guid = guid
+		}
+		if in.Since != nil {
+			out.since = in.Since.Unix()
+		}
 	}
 	return r
-}
-
-func readRail(in *v1alpha1.Rail) rail {
-	out := rail{switchPort: unique.Make(in.SwitchPort), device: unique.Make(device{
-		rail: in.Rail, plane: in.Plane, number: in.Port, rate: in.RateGbps, confidence: in.Confidence,
-		hca: in.HCA, id: in.ID, role: in.Role, netdev: in.Netdev, linkLayer: in.LinkLayer,
-		state: in.LinkState, source: in.Source,
-	})}
-	if guid, err := strconv.ParseUint(strings.ReplaceAll(in.GUID, ":", ""), 16, 64); err == nil {
-		out.guid = guid
-	}
-	out.far, out.counters = unique.Make(orZero(in.Switch)), unique.Make(orZero(in.Counters))
-	if in.Since != nil {
-		out.since = in.Since.Unix()
-	}
-	return out
-}
-
-func orZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }
 
 func orNil[T comparable](v T) *T {

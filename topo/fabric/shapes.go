@@ -16,24 +16,21 @@ type shape struct {
 	// nodes counts the nodes that report the shape, dark by position those that never had a link there.
 	nodes int
 	dark  []int
-	known *known
+	facts
 }
 
-// known holds what the fleet shows about a shape.
-type known struct {
-	*shape
+// facts are what the fleet shows about a shape.
+type facts struct {
 	// wholes are the shapes that nodes of this one may have had, before they lost HCAs.
 	wholes []whole
-	// rare is set if no more than a few nodes have the shape.
-	rare bool
 	// unused has by position if most nodes never had a link there.
 	unused []bool
 }
 
-// whole is what is known about a shape with more HCAs than another one. lost is set if that one has so
-// few nodes that they lost HCAs.
+// whole is a shape with more HCAs than another one. lost is set if that one has so few nodes that they
+// lost HCAs.
 type whole struct {
-	*known
+	*shape
 	lost bool
 }
 
@@ -63,8 +60,8 @@ const few = 2
 // wholeShapes bounds how many shapes of equal accelerators others are compared with.
 const wholeShapes = 32
 
-// compareShapes finds out what the fleet shows about each shape.
-func compareShapes(shapes map[string]*shape) {
+// compareShapes finds out what the fleet shows about each shape, and whether that changed.
+func compareShapes(shapes map[string]*shape) (changed bool) {
 	byHardware := map[string][]*shape{}
 	for _, s := range shapes {
 		if s.nodes > 0 {
@@ -76,32 +73,27 @@ func compareShapes(shapes map[string]*shape) {
 			return cmp.Or(cmp.Compare(len(b.positions), len(a.positions)), cmp.Compare(b.nodes, a.nodes), a.compare(b))
 		})
 		for _, s := range list {
-			s.compareTo(list[:min(len(list), wholeShapes)])
+			var f facts
+			for _, o := range list[:min(len(list), wholeShapes)] {
+				if o.nodes > few && s.isPartOf(o) {
+					f.wholes = append(f.wholes, whole{o, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
+				}
+			}
+			for _, n := range s.dark {
+				f.unused = append(f.unused, 2*n > s.nodes)
+			}
+			changed = changed || !slices.Equal(s.wholes, f.wholes) || !slices.Equal(s.unused, f.unused)
+			s.facts = f
 		}
 	}
-}
-
-// compareTo finds out what the fleet shows about a shape, by shapes of equal accelerators.
-func (s *shape) compareTo(others []*shape) {
-	k := &known{shape: s, rare: s.nodes <= few}
-	for _, o := range others {
-		if o.nodes > few && s.isPartOf(o) {
-			k.wholes = append(k.wholes, whole{o.known, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
-		}
-	}
-	for _, n := range s.dark {
-		k.unused = append(k.unused, 2*n > s.nodes)
-	}
-	if was := s.known; was == nil || was.rare != k.rare || !slices.Equal(was.wholes, k.wholes) ||
-		!slices.Equal(was.unused, k.unused) {
-		s.known = k
-	}
+	return changed
 }
 
 // isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less
 // than half of them.
 func (s *shape) isPartOf(o *shape) bool {
-	if !s.hasGPUs() || len(s.positions) >= len(o.positions) || o.rails-s.rails > 1 && 2*s.rails <= o.rails {
+	if !s.hasGPUs() || s.accelerators != o.accelerators ||
+		len(s.positions) >= len(o.positions) || o.rails-s.rails > 1 && 2*s.rails <= o.rails {
 		return false
 	}
 	for _, at := range s.positions {

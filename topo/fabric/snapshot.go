@@ -26,8 +26,6 @@ type Snapshot struct {
 	Crossing []*Element
 	// Nodes counts all nodes.
 	Nodes Count
-
-	size int
 }
 
 // next returns the snapshot after s, nil before the first. It is s itself if nothing
@@ -36,10 +34,9 @@ func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	if s != nil && slices.Equal(s.Child, children) && slices.Equal(s.Crossing, crossing) {
 		return s
 	}
-	out := &Snapshot{Child: children, Crossing: crossing, size: len("[]\n") + max(len(children)-1, 0)}
+	out := &Snapshot{Child: children, Crossing: crossing}
 	for _, e := range children {
 		out.Nodes.add(e.Nodes)
-		out.size += len(e.body)
 	}
 	return out
 }
@@ -54,21 +51,17 @@ func (s *Snapshot) ETag() string {
 	return `"` + hex.EncodeToString(h.Sum(nil)[:16]) + `"`
 }
 
-// Len returns the number of bytes that WriteTo writes.
-func (s *Snapshot) Len() int { return s.size }
-
-// WriteTo writes the answer of GET /node_group: the list of top-level elements
+// Write writes the answer of GET /node_group: the list of top-level elements
 // and a newline.
-func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	return int64(s.size), WriteElements(w, s.Child)
-}
+func (s *Snapshot) Write(w io.Writer) error { return WriteElements(w, s.Child) }
 
 // All returns the elements, parents first, with the elements that hold them, top
 // first. The list of holders is good until the next step only.
-func (s *Snapshot) All() iter.Seq2[[]*Element, *Element] {
-	return func(yield func([]*Element, *Element) bool) {
-		descend(s.Child, make([]*Element, 0, MaxLevels), yield)
-	}
+func (s *Snapshot) All() iter.Seq2[[]*Element, *Element] { return All(s.Child) }
+
+// All returns elements and all below them as [Snapshot.All] does.
+func All(list []*Element) iter.Seq2[[]*Element, *Element] {
+	return func(yield func([]*Element, *Element) bool) { descend(list, make([]*Element, 0, MaxLevels), yield) }
 }
 
 func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bool {
@@ -99,18 +92,26 @@ func (s *Snapshot) Select(kind, name string) []*Element {
 	return out
 }
 
-// WriteElements writes selected elements as WriteTo writes all.
+// WriteElements writes selected elements as Write writes all.
 func WriteElements(to io.Writer, list []*Element) error {
 	w := bufio.NewWriterSize(to, room)
+	writeList(w, list)
+	_ = w.WriteByte('\n') // The writer keeps its first error.
+	return w.Flush()
+}
+
+func writeList(w *bufio.Writer, list []*Element) {
 	_ = w.WriteByte('[')
 	for i, e := range list {
 		if i > 0 {
 			_ = w.WriteByte(',')
 		}
-		_, _ = w.Write(e.body) // The writer keeps its first error.
+		if _, _ = w.Write(e.body); len(e.Child) > 0 {
+			writeList(w, e.Child)
+			_, _ = fmt.Fprintf(w, `,"status":"%s"}`, e.Status)
+		}
 	}
-	_, _ = w.WriteString("]\n")
-	return w.Flush()
+	_ = w.WriteByte(']')
 }
 
 // room is the size of a write, in bytes: each write wakes the reader up.
@@ -150,7 +151,7 @@ type Element struct {
 	// Rails are the leaves that a leaf group expects, by rail and plane.
 	Rails []Rail
 
-	// body is the JSON, digest its hash.
+	// body is the JSON, of a group up to its children, digest a hash of all.
 	body   []byte
 	digest [sha256.Size]byte
 }
@@ -206,10 +207,7 @@ type Reason struct {
 // compareElements orders children: by name; a group and a node of one name
 // are two.
 func compareElements(a, b *Element) int {
-	if c := strings.Compare(a.Name, b.Name); c != 0 {
-		return c
-	}
-	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
 }
 
 // summarize makes the status of a group: Ready or NotReady if all children are, else
@@ -224,20 +222,18 @@ func (e *Element) summarize() {
 	e.encode()
 }
 
-// encode makes the JSON, as encoding/json would without looking at the children again.
+// encode makes the JSON, as encoding/json would, of a group up to its children, and the digest of all.
 func (e *Element) encode() {
 	name, _ := json.Marshal(e.Name) // Strings always can be.
-	b := fmt.Appendf(make([]byte, 0, 256), `{"name":%s,"kind":"%s"`, name, e.Kind)
-	if e.Kind != v1alpha1.KindNode {
-		b = append(b, `,"child":[`...)
-		for i, c := range e.Child {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, c.body...)
-		}
-		b = append(b, ']')
+	b := fmt.Appendf(make([]byte, 0, 128), `{"name":%s,"kind":"%s"`, name, e.Kind)
+	if len(e.Child) == 0 {
+		b = fmt.Appendf(b, `,"status":"%s"}`, e.Status)
+	} else {
+		b = append(b, `,"child":`...)
 	}
-	b = fmt.Appendf(b, `,"status":"%s"}`, e.Status)
-	e.body, e.digest = slices.Clone(b), sha256.Sum256(b)
+	e.body = slices.Clone(b)
+	for _, c := range e.Child {
+		b = append(b, c.digest[:]...)
+	}
+	e.digest = sha256.Sum256(append(b, e.Status...))
 }

@@ -80,8 +80,8 @@ func (n *node) findings(known *symbols) []Finding {
 	cabling := len(out)
 	for i := range n.links.ports {
 		port := &n.links.ports[i]
-		all := known.owners[port.guid]
-		if len(all) < 2 {
+		all := known.sharers[port.guid]
+		if len(all) == 0 {
 			continue
 		}
 		f := port.finding(n.Name, known.ids)
@@ -94,7 +94,7 @@ func (n *node) findings(known *symbols) []Finding {
 	if n.badPath || n.dissent != 0 || n.alien {
 		f := Finding{Kind: BadPath, Node: n.Name}
 		if n.alien {
-			f.Other = n.nvlink
+			f.Other = n.Report.Rest.NVLinkDomain
 		}
 		if n.dissent != 0 { // The group in which the other members report another one above.
 			f.Other = n.chain[bits.TrailingZeros32(n.dissent)].id
@@ -116,32 +116,22 @@ func (n *node) reasons(findings []Finding, now time.Time) []Reason {
 	if n.beat.Kind != "" {
 		out = append(out, n.beat)
 	}
-	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath} {
-		out = appendReason(out, kind, findings, now)
+	for _, kind := range []Fault{Dead, Missing, Miscabled, Duplicate, BadPath, Unseen} {
+		r := Reason{Kind: string(kind)}
+		for i := range findings {
+			if f := &findings[i]; f.Kind == kind && !f.waits(now) {
+				// Since the first, if that is known of all: the zero time, for unknown, is before all others.
+				if r.Count++; r.Count == 1 || f.Since.Before(r.Since) {
+					r.Since = f.Since
+				}
+			}
+		}
+		if r.Count > 0 && (kind != Unseen || n.group == nil) { // Why it is in no leaf group.
+			out = append(out, r)
+		}
 	}
 	for _, s := range n.Report.Rest.Stale {
 		out = append(out, Reason{Kind: ReasonSource, Since: wellknown.Moment(s.Since.Time)})
-	}
-	if n.group == nil { // Why it is in no leaf group.
-		out = appendReason(out, Unseen, findings, now)
-	}
-	return out
-}
-
-// appendReason sums the findings of a kind up, if there are any: since the first of them, if
-// that is known of all.
-func appendReason(out []Reason, kind Fault, findings []Finding, now time.Time) []Reason {
-	r := Reason{Kind: string(kind)}
-	for i := range findings {
-		if f := &findings[i]; f.Kind == kind && !f.waits(now) {
-			// The zero time, for unknown, is before all others.
-			if r.Count++; r.Count == 1 || f.Since.Before(r.Since) {
-				r.Since = f.Since
-			}
-		}
-	}
-	if r.Count > 0 {
-		out = append(out, r)
 	}
 	return out
 }

@@ -13,11 +13,15 @@ import (
 type survey struct {
 	groups map[int32]*leafGroup // By anchor.
 	votes  *grouping
-	// kind is that of leaf groups, names counts by tied group the names of that kind that its members carry.
+	// kind is that of leaf groups, names counts the nodes of a group that carry a name of that kind.
 	kind  string
-	names map[int32]*tally[string]
-	// walked are the nodes that report uplinks.
-	walked []*node
+	names map[carried]int32
+}
+
+// carried is a name that nodes of a group carry.
+type carried struct {
+	group int32
+	name  string
 }
 
 // newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are
@@ -25,15 +29,19 @@ type survey struct {
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
 	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
 	s.votes = known.vote(last.votes)
-	compareShapes(known.shapes)
+	if compareShapes(known.shapes) {
+		last = &survey{}
+	}
 	s.remember(nodes, levels)
 	s.assign(nodes, known, last)
 	var changed []*leafGroup
 	for leaf, g := range s.groups {
-		if g.outcome = last.outcome(leaf, g); g.outcome == nil {
-			g.outcome = &outcome{}
-			changed = append(changed, g)
+		was := last.groups[leaf]
+		if was != nil && was.print == g.print && len(was.members) == len(g.members) && slices.Equal(was.foreign, g.foreign) {
+			g.outcome = was.outcome
+			continue
 		}
+		g.outcome, changed = &outcome{}, append(changed, g)
 	}
 	block := 0
 	if i := slices.IndexFunc(levels, func(l Level) bool { return l.By == ByBlock }); i >= 0 {
@@ -46,7 +54,7 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 		}
 	})
 	if slices.ContainsFunc(levels, func(l Level) bool { return l.By == BySpine }) {
-		groupSpines(s.groups, peers(s.walked, len(known.ids)), known.ids)
+		groupSpines(s.groups, peers(nodes, len(known.ids)), known.ids)
 	}
 	return s
 }
@@ -55,16 +63,13 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	var g *leafGroup
 	for _, n := range nodes {
-		if len(n.links.uplinks) > 0 {
-			s.walked = append(s.walked, n)
-		}
 		leaf, torn := s.votes.group[n.links.ends.number], false
-		if tied := s.votes.tied[n.links.ends.number]; len(tied.groups) > 0 {
-			last := s.last(n, tied.groups)
-			leaf, torn = cmp.Or(last, leaf), last == 0 && !tied.sure || s.votes.straddles
+		if tied := s.votes.tied[n.links.ends.number]; tied != nil {
+			last := s.last(n, tied)
+			leaf, torn = cmp.Or(last, leaf), last == 0 || s.votes.straddles
 		}
-		if k := n.links.shape.known; n.known != k || n.torn != torn {
-			n.known, n.torn, n.print = k, torn, newPrint()
+		if n.torn != torn {
+			n.torn, n.print = torn, newPrint()
 		}
 		if n.group = nil; leaf == 0 {
 			continue
@@ -73,9 +78,7 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 			g = s.groups[leaf]
 		}
 		if g == nil {
-			g = &leafGroup{
-				leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf], straddles: s.votes.straddles,
-			}
+			g = &leafGroup{leaf: leaf, key: known.ids[leaf], foreign: s.votes.foreign[leaf]}
 			if was := last.groups[leaf]; was != nil {
 				g.members = make([]*node, 0, len(was.members))
 			}
@@ -87,22 +90,16 @@ func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	}
 }
 
-// remember counts the names that members of tied groups carry.
+// remember counts by group and name the nodes that are not tied.
 func (s *survey) remember(nodes []*node, levels []Level) {
 	i := slices.IndexFunc(levels, func(l Level) bool { return l.By == ByLeaf })
 	if i < 0 || len(s.votes.tied) == 0 {
 		return
 	}
-	s.kind, s.names = levels[i].Kind, map[int32]*tally[string]{}
-	for _, tied := range s.votes.tied {
-		for _, group := range tied.groups {
-			s.names[group] = &tally[string]{}
-		}
-	}
+	s.kind, s.names = levels[i].Kind, map[carried]int32{}
 	for _, n := range nodes {
-		e := n.links.ends.number
-		if names := s.names[s.votes.group[e]]; names != nil && len(s.votes.tied[e].groups) == 0 {
-			names.add(n.remembers(s.kind), 1)
+		if e := n.links.ends.number; s.votes.tied[e] == nil {
+			s.names[carried{s.votes.group[e], n.remembers(s.kind)}]++
 		}
 	}
 }
@@ -112,7 +109,7 @@ func (s *survey) last(n *node, tied []int32) int32 {
 	var members tally[int32]
 	if name := n.remembers(s.kind); name != "" {
 		for _, group := range tied {
-			members.add(group, s.names[group].count(name))
+			members.add(group, s.names[carried{group, name}])
 		}
 	}
 	most := members.most(cmp.Compare[int32])
@@ -120,16 +117,6 @@ func (s *survey) last(n *node, tied []int32) int32 {
 		return 0
 	}
 	return most
-}
-
-// outcome returns the outcome of the check of an equal group, or nil.
-func (s *survey) outcome(leaf int32, g *leafGroup) *outcome {
-	was := s.groups[leaf]
-	if was == nil || was.print != g.print || was.straddles != g.straddles ||
-		len(was.members) != len(g.members) || !slices.Equal(was.foreign, g.foreign) {
-		return nil
-	}
-	return was.outcome
 }
 
 // spinesPerLeaf is the number of spines of one leaf that count: in a fat tree the leaves
@@ -175,7 +162,7 @@ func peers(nodes []*node, switches int) [][]int32 {
 	first, out := make([]*node, switches), make([][]int32, switches)
 	for _, n := range nodes {
 		for _, u := range n.links.uplinks {
-			if first[u.leaf] == nil && n.links.ends.to(u.leaf) > 0 {
+			if first[u.leaf] == nil && n.links.ends.bundles.count(u.leaf) > 0 {
 				first[u.leaf] = n
 			}
 			known := out[u.leaf]

@@ -115,13 +115,13 @@ type claimed struct {
 func findAliens(nodes []*node) {
 	domains, inside := map[string]*claimed{}, map[*leafGroup]*tally[string]{}
 	for _, n := range nodes {
-		if n.alien = false; n.nvlink == "" {
+		if n.alien = false; n.Report.Rest.NVLinkDomain == "" {
 			continue
 		}
-		d := domains[n.nvlink]
+		d := domains[n.Report.Rest.NVLinkDomain]
 		if d == nil {
 			d = &claimed{}
-			domains[n.nvlink] = d
+			domains[n.Report.Rest.NVLinkDomain] = d
 		}
 		d.nodes++
 		d.products.add(n.Report.Product(), 1)
@@ -129,16 +129,17 @@ func findAliens(nodes []*node) {
 		if inside[n.group] == nil {
 			inside[n.group] = &tally[string]{}
 		}
-		inside[n.group].add(n.nvlink, 1)
+		inside[n.group].add(n.Report.Rest.NVLinkDomain, 1)
 	}
 	for _, n := range nodes {
-		d := domains[n.nvlink]
+		domain := n.Report.Rest.NVLinkDomain
+		d := domains[domain]
 		if d == nil || d.nodes <= few {
 			continue
 		}
 		product, other := d.products.most(strings.Compare), inside[n.group].most(strings.Compare)
 		n.alien = 2*int(d.products.count(product)) > d.nodes && n.Report.Product() != product ||
-			n.group != nil && d.groups.count(n.group) == 1 && other != n.nvlink && domains[other].nodes+2 == d.nodes
+			n.group != nil && d.groups.count(n.group) == 1 && other != domain && domains[other].nodes+2 == d.nodes
 	}
 }
 
@@ -148,8 +149,8 @@ func (n *node) key(levels []Level, level int) key {
 	case n.path != nil && n.path[level] != "":
 		return key{keyPath, n.path[level]}
 	case l.Otherwise && n.path != nil:
-	case !n.alien && (l.By == ByNVLink || l.By == ByBlock && n.nvlink != ""):
-		return key{keyNVLink, n.nvlink}
+	case !n.alien && (l.By == ByNVLink || l.By == ByBlock && n.Report.Rest.NVLinkDomain != ""):
+		return key{keyNVLink, n.Report.Rest.NVLinkDomain}
 	case n.group == nil:
 	case l.By == ByNVLink:
 	case l.By == ByLeaf:
@@ -166,13 +167,11 @@ func (n *node) key(levels []Level, level int) key {
 // domain's members each, or others besides. A node without a known cable is
 // where the others are.
 func (d *domain) isCut() bool {
-	deepest := &domain{level: -1}
-	around, below := map[*domain]bool{}, map[*domain]int{}
+	var deepest *node // Of the members the one with the lowest group above.
+	below := map[*domain]int{}
 	for _, p := range d.members {
-		if at := p.above(d); at != nil {
-			if around[at] = true; at.level > deepest.level {
-				deepest = at
-			}
+		if at := p.above(d); at != nil && (deepest == nil || at.level > deepest.above(d).level) {
+			deepest = p
 		}
 		for _, in := range p.chain[d.level+1:] {
 			below[in]++
@@ -183,14 +182,10 @@ func (d *domain) isCut() bool {
 			return true
 		}
 	}
-	for _, p := range d.members { // A group that holds another has members in both.
-		if deepest.level >= 0 && p.chain[deepest.level] == deepest {
-			for _, at := range p.chain[:d.level] {
-				delete(around, at)
-			}
-		}
-	}
-	return len(around) > 0
+	return slices.ContainsFunc(d.members, func(p *node) bool {
+		at := p.above(d)
+		return at != nil && deepest.chain[at.level] != at
+	})
 }
 
 // above returns the lowest group of the node above an NVLink domain that is not an

@@ -1,13 +1,15 @@
 package fabric
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // wiring describes the cabling of the members of one shape.
 type wiring struct {
-	*known
+	*shape
 	// members counts them, rails are by position.
 	members int
 	rails   []railPorts
@@ -22,8 +24,9 @@ type railPorts struct {
 	Rail
 	position int32
 	leaves   tally[int32]
-	// leaf is expected, and agree is how many ports are on it.
+	// leaf is expected, and agree is how many ports are on it; patterns counts the leaves that are right.
 	leaf, agree int32
+	patterns    int
 	// dark counts the members with a port that never had a link.
 	dark int
 	// recent are the newest changes of ports, in seconds since 1970, the newest last.
@@ -32,15 +35,15 @@ type railPorts struct {
 
 // wiring returns the wiring of a member's shape, and makes it if need be.
 func (c *cablingCheck) wiring(m *node) *wiring {
-	k := c.whole(m)
-	w := c.shapes[k.shape]
+	s := c.whole(m)
+	w := c.shapes[s]
 	if w == nil {
-		w = &wiring{known: k, most: map[int32]int32{}}
+		w = &wiring{shape: s, most: map[int32]int32{}}
 		w.rails = make([]railPorts, len(w.positions))
 		for i, at := range w.positions {
 			w.rails[i] = railPorts{Rail: Rail{Rail: at / maxPlane, Plane: at % maxPlane}, position: at}
 		}
-		c.shapes[w.shape] = w
+		c.shapes[s] = w
 	}
 	return w
 }
@@ -56,13 +59,15 @@ func (w *wiring) rail(position int32) *railPorts {
 // count fills the rails and the group's own leaves.
 func (c *cablingCheck) count() {
 	for _, m := range c.members {
-		c.alike[m.known.shape]++
+		c.alike[m.links.shape]++
 	}
 	for _, m := range c.members {
 		c.wiring(m).count(m.links.ports)
 		for i := range m.links.ports {
 			if p := &m.links.ports[i]; p.leaf != 0 && p.far.Value().Name != "" {
-				c.names.add(named{p.leaf, p.far.Value().Name}, 1)
+				names := c.names[p.leaf]
+				names.add(p.far.Value().Name, 1)
+				c.names[p.leaf] = names
 			}
 		}
 	}
@@ -118,11 +123,12 @@ func (c *cablingCheck) expect(w *wiring) {
 		for _, l := range r.leaves.list {
 			switch {
 			case w.isPattern(l.value, r):
-				right += l.n
+				right, r.patterns = right+l.n, r.patterns+1
 			case c.stray(l.value) != nil:
 				continue
 			}
-			if total += l.n; w.fits(l.value, r) && c.prefers(l.value, l.n, r) {
+			better := cmp.Or(cmp.Compare(l.n, r.agree), strings.Compare(c.ids[r.leaf], c.ids[l.value]))
+			if total += l.n; w.fits(l.value, r) && better > 0 {
 				r.leaf, r.agree = l.value, l.n
 			}
 		}
@@ -133,39 +139,23 @@ func (c *cablingCheck) expect(w *wiring) {
 		}
 	}
 	w.byRail = 4*agree >= 3*total
-	w.expects = w.hasGPUs() && !w.rare || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
-}
-
-// prefers reports whether a leaf with n of a rail's ports is a better
-// expectation than the one that the rail has: more of its ports, more of the
-// group's, the lesser ID.
-func (c *cablingCheck) prefers(leaf, n int32, r *railPorts) bool {
-	if n != r.agree {
-		return n > r.agree
-	}
-	if x, y := c.own.count(leaf), c.own.count(r.leaf); x != y {
-		return x > y
-	}
-	return c.ids[leaf] < c.ids[r.leaf]
+	w.expects = w.hasGPUs() || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
 }
 
 // expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
 // two shapes expect different leaves behind a rail, the first decides.
 func expectations(all []*wiring) []Rail {
-	if slices.ContainsFunc(all, func(w *wiring) bool { return w.hasGPUs() }) {
-		all = slices.DeleteFunc(all, func(w *wiring) bool { return !w.hasGPUs() })
-	}
-	rails := map[int32]Rail{}
+	gpus, rails := slices.ContainsFunc(all, (*wiring).hasGPUs), map[int32]Rail{}
 	for _, w := range slices.Backward(all) {
 		for i := range w.rails {
-			rails[w.rails[i].position] = w.rails[i].Rail
+			if r := &w.rails[i]; r.leaf != 0 && w.hasGPUs() == gpus {
+				rails[r.position] = r.Rail
+			}
 		}
 	}
 	var out []Rail
 	for _, at := range slices.Sorted(maps.Keys(rails)) {
-		if rails[at].Leaf != (Switch{}) {
-			out = append(out, rails[at])
-		}
+		out = append(out, rails[at])
 	}
 	return out
 }
@@ -174,15 +164,13 @@ func expectations(all []*wiring) []Rail {
 // most of its cables, at least two, agree with, the one with the most members.
 func (c *cablingCheck) like(m *node, own *wiring) *wiring {
 	for _, w := range c.patterns {
-		agree, all := 0, 0
-		for i := range m.links.ports {
-			if p := &m.links.ports[i]; p.leaf != 0 {
-				if all++; w.isPattern(p.leaf, w.rail(p.position)) {
-					agree++
-				}
+		agree := 0
+		for _, l := range m.links.ends.links {
+			if w.isPattern(l.to, w.rail(l.rail)) {
+				agree++
 			}
 		}
-		if w == own || w.expects && w.hasGPUs() && agree >= 2 && 2*agree > all {
+		if w == own || w.expects && w.hasGPUs() && agree >= 2 && 2*agree > len(m.links.ends.links) {
 			return w
 		}
 	}
@@ -214,9 +202,9 @@ func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 			lacked = append(lacked, &w.rails[i])
 		}
 	}
-	for i := range n.ports {
-		if l, r := n.ports[i].leaf, w.rail(n.ports[i].position); l != 0 && l != r.leaf {
-			elsewhere.add(l, 1)
+	for _, l := range n.ends.links {
+		if r := w.rail(l.rail); l.to != r.leaf {
+			elsewhere.add(l.to, 1)
 			strayed = append(strayed, r)
 		}
 	}

@@ -164,8 +164,8 @@ func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *inf
 	var put []*informers.NodeState
 	for _, name := range slices.Sorted(maps.Keys(changes.Nodes)) {
 		now := changes.Nodes[name]
-		was, ok := nodes.Get(name)
-		if !ok {
+		was := nodes[name]
+		if was == nil {
 			was = &informers.NodeState{Name: name}
 		}
 		if now.Node == was.Node && now.Report == was.Report && (now.Used == was.Used || now.Empty()) {
@@ -183,7 +183,7 @@ func (b *Builder) apply(nodes snapshot.Table[*informers.NodeState], changes *inf
 	}
 	b.put(put)
 	for name, at := range changes.Heartbeats {
-		if n, ok := nodes.Get(name); ok && n.Believed() != nil {
+		if n := nodes[name]; n != nil && n.Believed() != nil {
 			b.fabric.Heartbeat(name, at)
 		}
 	}

@@ -55,7 +55,7 @@ func TestALyingReportIsIgnored(t *testing.T) {
 	r.until(t, "three nodes", nodes(3))
 	uid := c.node("honest", true)
 	v := r.until(t, "the new node", nodes(4))
-	if d, _ := v.Nodes.Get("honest"); d.Believed() != nil {
+	if d := v.Nodes["honest"]; d.Believed() != nil {
 		t.Error("the report of the deleted Node is believed")
 	}
 	c.report("honest", uid, path, time.Time{})

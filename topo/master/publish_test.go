@@ -85,7 +85,7 @@ func TestLabelsAreWrittenRepairedAndTakenBack(t *testing.T) {
 	eventually(t, "only the shape", is("node-sample1", map[string]string{"theirs": "stays", shape: "node"}))
 	// A quiet leader writes nothing.
 	r.until(t, "no label", func(v *snapshot.Snapshot) bool {
-		d, _ := v.Nodes.Get("node-sample1")
+		d := v.Nodes["node-sample1"]
 		return len(d.Node.Labels) == 1
 	})
 	eventually(t, "the last label", func() bool { return len(c.labels("cpu1")) > 0 })

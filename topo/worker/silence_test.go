@@ -189,3 +189,23 @@ func TestLabelsOfTheNodeAreRead(t *testing.T) {
 		}
 	}
 }
+
+// A file or a cluster manager may name the board of a director, which is one switch.
+func TestBoardsOfADirector(t *testing.T) {
+	q := &Query{Ports: []Port{{Rail: v1alpha1.Rail{ID: "a", Port: 1, Role: "fabric"}}}}
+	for _, tt := range []struct{ name, port, id, want, at string }{
+		{"MF0;director:CS8500/L07/U1", "12", "MF0;director:CS8500", "MF0;director:CS8500", "L07/U1/12"},
+		{"MF0;director:CS8500/L07/U1", "", "MF0;director:CS8500", "MF0;director:CS8500", "L07/U1"},
+		{"MF0;leaf-07:MQM9700/U1", "12", "b1", "MF0;leaf-07:MQM9700/U1", "12"},
+		{"", "12", "b1", "", "12"},
+	} {
+		var r Report
+		r.Enter(q, v1alpha1.SourceStatic, &Place{Rails: []v1alpha1.Rail{
+			{Switch: &v1alpha1.Switch{ID: "b1", Name: tt.name}, SwitchPort: tt.port},
+		}}, 80)
+		want := Link{PortKey{ID: "a", Port: 1}, v1alpha1.Switch{ID: tt.id, Name: tt.want}, tt.at, 80}
+		if diff := cmp.Diff([]Link{want}, r.Links); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -186,6 +187,9 @@ type Place struct {
 	Rails []v1alpha1.Rail
 }
 
+// board matches the description of a board of a director: MF0;director:CS8500/L07/U1.
+var board = regexp.MustCompile(`^(MF\d+;[^/]+)/([LS]\d+/U\d+)$`)
+
 // Enter adds a place to the report. Its rails are rails of HCAs with role fabric.
 func (r *Report) Enter(q *Query, source v1alpha1.Source, place *Place, confidence int32) {
 	r.Path = place.Path
@@ -195,7 +199,12 @@ func (r *Report) Enter(q *Query, source v1alpha1.Source, place *Place, confidenc
 			p := &q.Ports[j]
 			if p.Role == string(machine.RoleFabric) && p.Rail.Rail == rail.Rail && p.Plane == rail.Plane {
 				found = true
-				r.Links = append(r.Links, Link{p.Key(), *rail.Switch, rail.SwitchPort, confidence})
+				end := Link{p.Key(), *rail.Switch, rail.SwitchPort, confidence}
+				if m := board.FindStringSubmatch(end.Switch.Name); m != nil { // One of several of a director.
+					end.Switch = v1alpha1.Switch{ID: m[1], Name: m[1]}
+					end.SwitchPort = strings.TrimSuffix(m[2]+"/"+end.SwitchPort, "/")
+				}
+				r.Links = append(r.Links, end)
 			}
 		}
 		if !found {

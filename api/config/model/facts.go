@@ -116,6 +116,6 @@ func RDMAOf(m *machine.Machine) RDMA {
 			}
 		}
 	}
-	rdma.Type, rdma.LinkLayer, rdma.RateGbps = mode(types), mode(layers), mode(rates)
+	rdma.Type, rdma.LinkLayer, rdma.RateGbps = Mode(types), Mode(layers), Mode(rates)
 	return rdma
 }

@@ -140,7 +140,7 @@ func most[T cmp.Ordered](gpus []machine.GPU, value func(machine.GPU) T) T {
 	for i := range gpus {
 		count(counts, value(gpus[i]))
 	}
-	return mode(counts)
+	return Mode(counts)
 }
 
 // count counts what is known: the zero value is not.
@@ -151,8 +151,8 @@ func count[T comparable](counts map[T]int, v T) {
 	}
 }
 
-// mode returns the most frequent value, ties to the larger.
-func mode[T cmp.Ordered](counts map[T]int) (best T) {
+// Mode returns the most frequent value, ties to the larger.
+func Mode[T cmp.Ordered](counts map[T]int) (best T) {
 	for v, n := range counts {
 		if n > counts[best] || n == counts[best] && v > best {
 			best = v

@@ -2,12 +2,17 @@ package kfd
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/discovery/gpu"
@@ -181,3 +186,60 @@ func (l *Library) faults(dir string, incomplete gpu.IncompleteError) string {
 }
 
 var errChanging = errors.New("the partition mode is being changed")
+
+// maxMetrics bounds gpu_metrics; the tables of all revisions have less.
+const maxMetrics = 64 << 10
+
+// unmanaged returns why a GPU's management firmware does not answer; empty if it does, or if the
+// driver has no table for the GPU. gpu_metrics begins with the table's size, 16 bits in little
+// endian (metrics_table_header in the kernel's kgd_pp_interface.h); reading it has the driver ask
+// the firmware. One that hangs answers with these errors, or with ones in all bits, as a device
+// that left the bus does.
+func unmanaged(table []byte, err error) string {
+	switch {
+	case errors.Is(err, unix.EIO), errors.Is(err, unix.ETIME), errors.Is(err, unix.ETIMEDOUT):
+		return fmt.Sprintf("its management firmware does not answer: %v", err)
+	case err != nil, len(table) == 0:
+		return ""
+	case len(table) < 4 || binary.LittleEndian.Uint16(table) == math.MaxUint16:
+		return fmt.Sprintf("its management firmware does not answer: gpu_metrics has %d bytes and not a table", len(table))
+	}
+	return ""
+}
+
+// Generate implements [gpu.EditsGenerator]: a container gets /dev/kfd, which all
+// GPUs share, and of each GPU or partition the render node and the card, with the
+// groups that own them. The images have the libraries. The kernel closes the others: their render nodes
+// cannot be opened.
+func (l *Library) Generate(m *machine.Machine) (*gpu.Edits, error) {
+	out := &gpu.Edits{Missing: map[string]string{}}
+	for i := range m.GPUs {
+		g := &m.GPUs[i]
+		if len(g.MIG.Devices) == 0 {
+			l.add(out, g.UUID, g.Minor)
+		}
+		for j := range g.MIG.Devices {
+			l.add(out, g.MIG.Devices[j].UUID, g.MIG.Devices[j].Minor)
+		}
+	}
+	return out, nil
+}
+
+// Fingerprint implements [gpu.EditsGenerator].
+func (l *Library) Fingerprint() string {
+	return gpu.Fingerprint(filepath.Join(l.devRoot, "kfd"), filepath.Join(l.devRoot, "dri", "*"))
+}
+
+// add makes the device of a GPU or a partition, or returns why it cannot.
+func (l *Library) add(out *gpu.Edits, uuid string, minor *int) {
+	if minor == nil {
+		out.Missing[uuid] = "its render node is not known"
+		return
+	}
+	names, err := l.fs.List("class/drm/renderD" + strconv.Itoa(*minor) + "/device/drm")
+	if err != nil {
+		out.Missing[uuid] = err.Error()
+		return
+	}
+	out.AddDRM(uuid, l.devRoot, "kfd", *minor, names)
+}

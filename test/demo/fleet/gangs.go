@@ -35,7 +35,7 @@ func (s *story) gangs(ctx context.Context) error {
 	latest, _ := s.cluster.latest.Get()
 	var text bytes.Buffer
 	var groups []v1alpha1.Group
-	_, err := latest.Tree.WriteTo(&text)
+	err := latest.Tree.Write(&text)
 	if err = errors.Join(err, json.Unmarshal(text.Bytes(), &groups)); err != nil {
 		return err
 	}

@@ -59,8 +59,6 @@ type options struct {
 	held bool
 	// stateSize, if set, makes the plugin's state directory a file system of this size.
 	stateSize string
-	// kwok keeps simulated nodes Ready.
-	kwok bool
 }
 
 const quickHealth = `health: {downAfter: 1s, upAfter: 1s}
@@ -192,7 +190,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
 		Name: "dev-" + o.name, Kubelet: kubelet, KubeletBinary: o.kubeletBinary, CRIO: o.crio,
-		FeatureGates: o.gates, Kwok: o.kwok,
+		FeatureGates: o.gates,
 	})
 	if err != nil {
 		return r, err

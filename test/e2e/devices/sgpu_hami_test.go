@@ -36,7 +36,7 @@ var hamiRejected = map[string]string{
 func TestHAMiSide(t *testing.T) {
 	// HAMi is on from the start: a node that counted vmemory before goes on counting it, and its
 	// kubelet takes no vmemory with a unit (docs/operate/hami.md).
-	r := newRig(t, options{name: "hami", config: hamiConfig, kwok: true})
+	r := newRig(t, options{name: "hami", config: hamiConfig})
 	for _, version := range hamirecord.Versions() {
 		t.Run(version, func(t *testing.T) {
 			h := hamirecord.Load(t, version)

@@ -39,7 +39,7 @@ const sharedGPUs = quickHealth + "mode: sgpu\n"
 // sgpu is a rig whose GPUs are all shared and free. The test gives it back like that.
 func sgpu(t *testing.T) *rig {
 	t.Helper()
-	r := sharedRig(t, options{name: "sgpu", config: sharedGPUs, kwok: true})
+	r := sharedRig(t, options{name: "sgpu", config: sharedGPUs})
 	r.configure(t, sharedGPUs)
 	r.waitShares(t, allSlots, allCores, allGiB)
 	return r

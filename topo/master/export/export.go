@@ -9,7 +9,6 @@ package export
 import (
 	"slices"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
@@ -39,8 +38,9 @@ type Tiers []string
 // TiersOf returns the tiers of a tree with these levels.
 func TiersOf(levels []fabric.Level, s *fabric.Snapshot) Tiers {
 	there := map[string]bool{}
-	mark(s.Child, there)
-	mark(s.Crossing, there)
+	for _, e := range fabric.All(slices.Concat(s.Child, s.Crossing)) {
+		there[e.Kind] = true
+	}
 	var out Tiers
 	for _, l := range slices.Backward(levels) {
 		if there[l.Kind] {
@@ -48,15 +48,6 @@ func TiersOf(levels []fabric.Level, s *fabric.Snapshot) Tiers {
 		}
 	}
 	return out
-}
-
-func mark(list []*fabric.Element, there map[string]bool) {
-	for _, e := range list {
-		if e.Kind != v1alpha1.KindNode {
-			there[e.Kind] = true
-			mark(e.Child, there)
-		}
-	}
 }
 
 // of returns the number of a kind, from 1; 0 if no group has it.

@@ -116,9 +116,11 @@ func slurmBlocks(s *fabric.Snapshot, tiers Tiers, kind string) (out []slurmBlock
 	in := map[string]bool{}
 	if kind != "" {
 		for _, e := range s.Select(kind, "") {
-			b := slurmBlock{slurmName(e.Name), nodesBelow(e, nil)}
-			for _, name := range b.nodes {
-				in[name] = true
+			b := slurmBlock{name: slurmName(e.Name)}
+			for _, n := range fabric.All(e.Child) {
+				if n.Kind == v1alpha1.KindNode {
+					b.nodes, in[n.Name] = append(b.nodes, n.Name), true
+				}
 			}
 			out = append(out, b)
 		}
@@ -178,17 +180,6 @@ func SlurmYAML(w io.Writer, s *fabric.Snapshot, tiers Tiers) error {
 		slurmAlone(out, alone)
 	}
 	return flush(out)
-}
-
-func nodesBelow(e *fabric.Element, into []string) []string {
-	for _, c := range e.Child {
-		if c.Kind == v1alpha1.KindNode {
-			into = append(into, c.Name)
-		} else {
-			into = nodesBelow(c, into)
-		}
-	}
-	return into
 }
 
 func slurmAlone(out io.Writer, alone []string) {

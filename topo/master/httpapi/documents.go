@@ -19,8 +19,6 @@ import (
 // document is an answer, compressed.
 type document struct {
 	gzip []byte
-	// size is the length before compression, in bytes.
-	size int64
 	// tag is the hash of the content, in hex and quoted.
 	tag string
 }
@@ -32,21 +30,14 @@ func pack(write func(io.Writer) error) (*document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
-	hash, size := sha256.New(), counter(0)
-	if err := write(io.MultiWriter(z, hash, &size)); err != nil {
+	hash := sha256.New()
+	if err := write(io.MultiWriter(z, hash)); err != nil {
 		return nil, fmt.Errorf("encode an answer: %w", err)
 	}
 	if err := z.Close(); err != nil {
 		return nil, fmt.Errorf("compress an answer: %w", err)
 	}
-	return &document{bytes.Clone(b.Bytes()), int64(size), `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`}, nil
-}
-
-type counter int64
-
-func (c *counter) Write(b []byte) (int, error) {
-	*c += counter(len(b))
-	return len(b), nil
+	return &document{bytes.Clone(b.Bytes()), `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`}, nil
 }
 
 // cache holds what many clients ask for, each in the version that was asked for last.

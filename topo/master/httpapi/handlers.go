@@ -41,10 +41,7 @@ func (s *Server) nodeGroup(w http.ResponseWriter, r *http.Request, now *snapshot
 	}
 	tree := s.along(now, axis)
 	d, err := s.documents.get(string(axis), tree.ETag(), func() (*document, error) {
-		d, err := pack(func(w io.Writer) error {
-			_, err := tree.WriteTo(w)
-			return err
-		})
+		d, err := pack(tree.Write)
 		if err == nil {
 			d.tag = tree.ETag()
 		}
@@ -127,7 +124,7 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 // groupsOf returns the tree as clients read it.
 func groupsOf(now *snapshot.Snapshot) (groups []v1alpha1.Group, err error) {
 	var b bytes.Buffer
-	if _, err = now.Tree.WriteTo(&b); err == nil {
+	if err = now.Tree.Write(&b); err == nil {
 		err = json.Unmarshal(b.Bytes(), &groups)
 	}
 	return groups, err

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"io"
 	"net/http"
 	"strconv"
@@ -36,7 +37,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, contentType string
 	if packed {
 		h.Set("Content-Encoding", "gzip")
 	} else {
-		size = d.size
+		size = int64(binary.LittleEndian.Uint32(d.gzip[len(d.gzip)-4:])) // RFC 1952: before compression.
 		var err error
 		if body, err = gzip.NewReader(body); err != nil {
 			s.failed(w, r, err)

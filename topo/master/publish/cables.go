@@ -87,12 +87,12 @@ func (c *cables) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 // others will be due.
 func (c *cables) due(s *snapshot.Snapshot, full bool, now time.Time) (due []*nodeCables, waiting bool) {
 	maps.DeleteFunc(c.known, func(name string, _ *nodeCables) bool {
-		n, ok := s.Nodes.Get(name)
-		return !ok || n.Node == nil
+		n := s.Nodes[name]
+		return n == nil || n.Node == nil
 	})
 	for holders, e := range s.Tree.All() {
-		n, ok := s.Nodes.Get(e.Name)
-		if e.Kind != v1alpha1.KindNode || !ok || n.Node == nil {
+		n := s.Nodes[e.Name]
+		if e.Kind != v1alpha1.KindNode || n == nil || n.Node == nil {
 			continue
 		}
 		want := snapshot.Cables(holders, e, n.Believed())

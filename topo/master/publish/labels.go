@@ -63,8 +63,8 @@ func (l *labels) sync(ctx context.Context, s *snapshot.Snapshot, full bool) erro
 	var begun []*written
 	var writes []func() error
 	for name, want := range export.Labels(s.Tree, l.options.Exports.Labels) {
-		n, ok := s.Nodes.Get(name)
-		if !ok || n.Node == nil || !l.due(n.Node, want) {
+		n := s.Nodes[name]
+		if n == nil || n.Node == nil || !l.due(n.Node, want) {
 			continue
 		}
 		if len(writes) > maxWrites {
@@ -158,7 +158,7 @@ func (l *labels) apply(ctx context.Context, n *informers.Node, want map[string]s
 func (l *labels) forget(s *snapshot.Snapshot) {
 	conflicts := 0
 	for name, w := range l.written {
-		if n, ok := s.Nodes.Get(name); !ok || n.Node == nil {
+		if n := s.Nodes[name]; n == nil || n.Node == nil {
 			delete(l.written, name)
 			continue
 		}

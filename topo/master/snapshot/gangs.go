@@ -119,8 +119,8 @@ func (s *Snapshot) gang(shared []*gang.Member, at map[string][]*fabric.Element) 
 
 // lost reports whether a node is not ready, and since when.
 func (s *Snapshot) lost(name string) (time.Time, bool) {
-	n, ok := s.Nodes.Get(name)
-	if !ok || n.Node == nil {
+	n := s.Nodes[name]
+	if n == nil || n.Node == nil {
 		return time.Time{}, true
 	}
 	return n.Node.Since, !n.Node.Ready

@@ -97,8 +97,8 @@ type Group struct {
 
 // Node returns the answer about one node, or false.
 func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
-	known, ok := s.Nodes.Get(name)
-	if !ok || known.Node == nil {
+	known := s.Nodes[name]
+	if known == nil || known.Node == nil {
 		return nil, false
 	}
 	n := &Node{

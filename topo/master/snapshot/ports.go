@@ -55,12 +55,17 @@ func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
 		if len(groups) == 0 {
 			return nil, false
 		}
-		p.add(groups[:1])
+		for _, e := range fabric.All(groups[:1]) {
+			for _, r := range e.Rails {
+				p.leaves[r.Leaf.ID] = true
+			}
+			p.nodes[e] = true
+		}
 	}
 	p.out.Ports = []Port{}
 	for holders, e := range s.Tree.All() {
-		n, ok := s.Nodes.Get(e.Name)
-		if e.Kind != v1alpha1.KindNode || !ok {
+		n := s.Nodes[e.Name]
+		if e.Kind != v1alpha1.KindNode || n == nil {
 			continue
 		}
 		var spec v1alpha1.NodeTopologySpec
@@ -86,18 +91,6 @@ type portSearch struct {
 	nodes  map[*fabric.Element]bool
 	leaves map[string]bool
 	out    PortList
-}
-
-func (p *portSearch) add(list []*fabric.Element) {
-	for _, e := range list {
-		for _, r := range e.Rails {
-			p.leaves[r.Leaf.ID] = true
-		}
-		if e.Kind == v1alpha1.KindNode {
-			p.nodes[e] = true
-		}
-		p.add(e.Child)
-	}
 }
 
 func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTopologySpec) {

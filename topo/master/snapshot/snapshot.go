@@ -63,12 +63,6 @@ func (l *Latest) Set(s *Snapshot) {
 // Table has entries by key. It never changes.
 type Table[E interface{ Empty() bool }] map[string]E
 
-// Get returns the entry of a key.
-func (t Table[E]) Get(key string) (e E, ok bool) {
-	e, ok = t[key]
-	return e, ok
-}
-
 // With returns the table with other entries for some keys; empty ones are left out. It copies the table: at
 // 100,000 nodes that is some 4 MB for a step of any number of changes.
 func (t Table[E]) With(changes map[string]E) Table[E] {

@@ -95,8 +95,8 @@ func (s *Snapshot) Topology() *Topology {
 func (s *Snapshot) element(e *fabric.Element) Element {
 	out := Element{Name: e.Name, Kind: e.Kind, Status: e.Status, Key: e.Key, Reasons: e.Reasons}
 	if e.Kind == v1alpha1.KindNode {
-		n, ok := s.Nodes.Get(e.Name)
-		if !ok {
+		n := s.Nodes[e.Name]
+		if n == nil {
 			return out
 		}
 		out.GPUs = s.gpus(n)

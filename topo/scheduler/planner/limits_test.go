@@ -209,24 +209,3 @@ func TestLimits(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkSpread is a gang of 128 pods over three zones of 4,608 nodes in all.
-func BenchmarkSpread(b *testing.B) {
-	var zones []string
-	for i := range 4608 {
-		zones = append(zones, string('a'+rune(i%3)))
-	}
-	nodes := zoned(zones, make([]int, len(zones)))
-	g := Gang{MinMember: 128}
-	for i := range g.MinMember {
-		p := single(fmt.Sprint("x-", i))
-		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{spreadBy("zone", 1)}
-		g.Members = append(g.Members, Member{Pod: p, Class: ClassOf(p, nil), GPUs: 1})
-	}
-	planner := newPlanner()
-	for b.Loop() {
-		if reason := planner.Plan(&Request{Gangs: []Gang{g}, Query: Query{Nodes: nodes}}).Reason; reason != "" {
-			b.Fatal(reason)
-		}
-	}
-}

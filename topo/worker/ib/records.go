@@ -97,26 +97,25 @@ func (u *UMAD) record(
 }
 
 // recorded returns the node behind a port by the administrator's records.
-func (u *UMAD) recorded(ctx context.Context, p *worker.Port) (Node, error) {
+func (u *UMAD) recorded(ctx context.Context, p *worker.Port) (n Node, err error) {
 	if p.LID == 0 || p.SMLID == 0 {
 		return Node{}, fmt.Errorf("%w (no subnet manager gave the port a LID)", errUnrecorded)
 	}
-	port := byte(p.Port) //nolint:gosec // Port numbers are 1 to 255.
+	what, lid, port := "LinkRecord", p.LID, byte(p.Port) //nolint:gosec // Port numbers are 1 to 255.
 	answer, err := u.record(ctx, p, attrLinkRecord, linkFromLID|linkFromPort,
-		append(binary.BigEndian.AppendUint16(nil, p.LID), port)...)
-	if err != nil {
-		return Node{}, fmt.Errorf("%w (LinkRecord: %w)", errUnrecorded, err)
+		append(binary.BigEndian.AppendUint16(nil, lid), port)...)
+	if err == nil {
+		lid, port, err = answer.link(lid, port)
 	}
-	lid, far, err := answer.link(p.LID, port)
-	if err != nil {
-		return Node{}, fmt.Errorf("%w (LinkRecord: %w)", errUnrecorded, err)
+	if err == nil {
+		what = "NodeRecord"
+		answer, err = u.record(ctx, p, attrNodeInfo, nodeLID, binary.BigEndian.AppendUint16(nil, lid)...)
 	}
-	if answer, err = u.record(ctx, p, attrNodeInfo, nodeLID, binary.BigEndian.AppendUint16(nil, lid)...); err != nil {
-		return Node{}, fmt.Errorf("%w (NodeRecord: %w)", errUnrecorded, err)
+	if err == nil {
+		n, err = answer.node(lid, port)
 	}
-	n, err := answer.node(lid, far)
 	if err != nil {
-		return Node{}, fmt.Errorf("%w (NodeRecord: %w)", errUnrecorded, err)
+		return Node{}, fmt.Errorf("%w (%s: %w)", errUnrecorded, what, err)
 	}
 	return n, nil
 }

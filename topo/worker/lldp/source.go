@@ -214,17 +214,12 @@ func (d *device) neighbors(p *worker.Port, now time.Time) ([]Neighbor, worker.Ab
 	return nil, worker.Unavailable // The same cable as before: only its switch fell silent.
 }
 
-// silence returns the time of the last frame over a link that is up.
-func (d *device) silence() (last time.Time, up bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.last, d.up
-}
-
 // reportSilence notes when the switch behind a port that is up was last received.
 func (d *device) reportSilence(r *worker.Report, p *worker.Port, why worker.Absence) {
-	if last, up := d.silence(); up && why == worker.Unavailable && p.Up() {
-		r.Silent(last, "no LLDP frame for longer than the last one was to hold; is LLDP running on the switch?")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.up && why == worker.Unavailable && p.Up() {
+		r.Silent(d.last, "no LLDP frame for longer than the last one was to hold; is LLDP running on the switch?")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/config/model"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -183,12 +184,8 @@ func usualLinks(m *machine.Machine) map[string]int {
 		if counts[g.Product] == nil {
 			counts[g.Product] = map[int]int{}
 		}
-		n := linksOf(g)
-		counts[g.Product][n]++
-		now, best := counts[g.Product][n], counts[g.Product][usual[g.Product]]
-		if now > best || now == best && n > usual[g.Product] {
-			usual[g.Product] = n
-		}
+		counts[g.Product][linksOf(g)]++
+		usual[g.Product] = model.Mode(counts[g.Product])
 	}
 	return usual
 }

@@ -203,9 +203,9 @@ func link(p *machine.Port) string {
 func ranges(names []string) string {
 	var parts []string
 	for i := 0; i < len(names); {
-		prefix, first, ok := numbered(names[i])
+		prefix, first := machine.SplitNumber(names[i])
 		j := i + 1
-		for ok && j < len(names) && names[j] == prefix+strconv.Itoa(first+j-i) {
+		for first >= 0 && j < len(names) && names[j] == prefix+strconv.Itoa(first+j-i) {
 			j++
 		}
 		if j-i < 3 {
@@ -217,10 +217,4 @@ func ranges(names []string) string {
 		i = j
 	}
 	return strings.Join(parts, " ")
-}
-
-func numbered(name string) (prefix string, number int, ok bool) {
-	prefix = strings.TrimRight(name, "0123456789")
-	number, err := strconv.Atoi(name[len(prefix):])
-	return prefix, number, err == nil && prefix+strconv.Itoa(number) == name
 }

@@ -194,7 +194,7 @@ func (o *options) apiServer(log *slog.Logger) *apiserver.Client {
 	if err == nil {
 		// A hundred pods may start at once, each with an Event.
 		config.QPS, config.Burst = 50, 100
-		var client *rest.RESTClient
+		var client rest.Interface
 		if client, err = kube.ClientFor(config, "heddle-device-plugin/"+o.version); err == nil {
 			return apiserver.New(client, o.NodeName, log)
 		}

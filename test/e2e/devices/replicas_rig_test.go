@@ -4,62 +4,12 @@ package devices
 
 import (
 	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/heddle-dev/heddle/test/cluster"
 )
-
-// rejectedAfter is sgpu.rejectedFor in this test.
-const rejectedAfter = 4 * time.Second
-
-// TestSGPURejectedAndRescheduled: two cards have 40 % left each, so the Node's
-// total suggests that a pod of 60 % fits, and no GPU has it. The pod is
-// reported, and if a controller makes it again, evicted: then the scheduler finds the
-// node that has come meanwhile.
-func TestSGPURejectedAndRescheduled(t *testing.T) {
-	r := sgpu(t)
-	r.configure(t, sharedGPUs+fmt.Sprintf("sgpu: {gpus: [0, 1], rejectedFor: %s}\n", rejectedAfter))
-	r.waitShares(t, 2*16, 200, 2*79)
-	r.waitAllocatable(t, gpuResource, 6)
-	r.create(t, r.pod("first", box{more: share(60, 4)}), r.pod("second", box{more: share(60, 4)}))
-	r.waitReady(t, "first")
-	r.waitReady(t, "second")
-	r.count(t)
-
-	app := r.replicated(t, "trainer", box{more: share(60, 4)})
-	rejected := r.waitOnly(t, app, func(p *corev1.Pod) string {
-		if p.Spec.NodeName != r.Node() || !strings.Contains(waitingFor(p), "gets no GPU") {
-			return "it is not rejected"
-		}
-		return ""
-	})
-	r.waitEvent(t, rejected.Name, "SGPURejected", "none of 2 GPUs can give 60 % of compute and 4 GiB. "+
-		"GPUs 0-1: 40 % of 100 left; needs 60")
-	r.simulate(t, "elsewhere")
-	moved := r.waitOnly(t, app, func(p *corev1.Pod) string {
-		if p.Spec.NodeName != "elsewhere" || !ready(p) {
-			return "it does not run elsewhere"
-		}
-		return ""
-	})
-	if moved.UID == rejected.UID {
-		t.Error("a pod has moved from node to node")
-	}
-	r.waitEvent(t, rejected.Name, "SGPUEvicted", "rejected for 4s")
-	app.stop(t)
-
-	for _, line := range r.metrics(t, "heddle_evicted_pods_total") {
-		if !strings.HasSuffix(line, " 1") {
-			t.Errorf("metrics have %s", line)
-		}
-	}
-}
 
 // controlled is such a ReplicaSet.
 type controlled struct {
@@ -67,14 +17,10 @@ type controlled struct {
 	name string
 }
 
+// replicated is a ReplicaSet with one pod.
 func (r *rig) replicated(t *testing.T, name string, b box) controlled {
 	t.Helper()
-	return r.replicas(t, name, r.pod("", b))
-}
-
-// replicas is a ReplicaSet with one pod of a template.
-func (r *rig) replicas(t *testing.T, name string, p *corev1.Pod) controlled {
-	t.Helper()
+	p := r.pod("", b)
 	labels := map[string]string{"app": name}
 	p.Labels = labels
 	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: appsv1.ReplicaSetSpec{
@@ -140,21 +86,4 @@ func (c controlled) stop(t *testing.T) {
 		all = append(all, &list.Items[i])
 	}
 	c.rig.remove(t, names(all)...)
-}
-
-// simulate adds a node that is another one with cards, and removes it after the
-// test.
-func (r *rig) simulate(t *testing.T, name string) {
-	t.Helper()
-	err := r.AddSimulatedNode(t.Context(), cluster.SimulatedNode{Name: name, Capacity: map[string]string{
-		slotResource: "16", coreResource: "100", memoryResource: "79",
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.client.CoreV1().Nodes().Delete(r.ctx(t), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
 }
