@@ -47,13 +47,6 @@ func TestQuickStart(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a driver that comes later", func(t *testing.T) {
-		defer w.uninstall(t)
-		w.run(t, w.commands(t, "Your first pod")[1])
-		w.layOut(t, &layouts[0], "NVIDIA later")
-		w.offersGPUs(t, "NVIDIA-later")
-		w.useGPU(t)
-	})
 	t.Run("HCAs", w.firstPodWithHCAs)
 }
 
