@@ -138,7 +138,7 @@ chart: ## Package the Helm chart into dist/; it takes the images that have the t
 
 # All daemons without Helm; deploy/kustomize builds on it.
 MANIFEST := $(HELM) template heddle deploy/helm/heddle --namespace heddle-system --include-crds --no-hooks \
-  --set registry=registry.example.com/gpu,gpuDevice.deploy=true,topoDiscovery.deploy=true,gpuScheduler.deploy=true
+  --set image.repository=registry.example.com/gpu,gpuDevice.enabled=true,topoDiscovery.enabled=true,gpuScheduler.enabled=true
 
 .PHONY: manifest
 manifest: ## The chart with its defaults and all daemons as one file, deploy/kustomize/base/heddle.yaml

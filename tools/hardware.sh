@@ -12,7 +12,6 @@ CGO_ENABLED=0 go build -ldflags '-s -w' -o "$out/heddle/" ./cmd/heddle-cdi-hook 
 cc -O2 -o "$out/cuda" test/e2e/devices/testdata/cuda.c
 go test -c -tags e2e -ldflags '-s -w' -o "$out/devices.test" ./test/e2e/devices
 go test -c -tags grpcnotrace -ldflags '-s -w' -o "$out/bench.test" ./test/bench/deviceplugin
-go build -tags grpcnotrace -ldflags '-s -w' -o "$out/peers/least" ./test/bench/deviceplugin/least
 for program in nvidia-device-plugin gpu-feature-discovery; do
   go build -C test/peers/nvidia -ldflags '-s -w' -o "$out/peers/" github.com/NVIDIA/k8s-device-plugin/cmd/$program
 done

@@ -1,6 +1,7 @@
 package allocation_test
 
 import (
+	"flag"
 	"fmt"
 	"reflect"
 	"strings"
@@ -10,7 +11,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/test/annotationtest"
+	"github.com/heddle-dev/heddle/test/golden"
 )
+
+var update = flag.Bool("update", false, "write the results in testdata")
 
 func TestAllocationText(t *testing.T) {
 	want := &allocation.Allocation{Version: 1, Node: "n1", Containers: map[string][]allocation.Share{
@@ -72,85 +76,32 @@ func TestNodeGPUsText(t *testing.T) {
 	}
 }
 
-func TestBadAllocations(t *testing.T) {
-	whole := func(shares string) string {
-		return `{"version":1,"node":"n1","containers":{"main":` + shares + `}}`
-	}
-	share := func(uuid, vcore, memory string) string {
-		return whole(fmt.Sprintf(`[{"uuid":%q,"vcore":%s,"memoryMiB":%s}]`, uuid, vcore, memory))
-	}
-	for _, test := range []struct{ name, text, want string }{
-		{"empty", "", "allocation: empty"},
-		{"truncated", share("GPU-a", "1", "1")[:40], "allocation: unexpected EOF"},
-		{"two values", share("GPU-a", "1", "1") + "{}", "allocation: something follows the JSON"},
-		{"null", "null", "allocation: version 0 is unknown, 1 is known"},
-		{"another type", "[]", "allocation: json: cannot unmarshal array into Go value of type allocation.Allocation"},
-		{"a later version", `{"version":2,"node":"n1"}`, "allocation: version 2 is unknown, 1 is known"},
-		{"an unknown field", `{"version":1,"node":"n1","priority":1}`, `allocation: json: unknown field "priority"`},
-		{"no node", `{"version":1,"containers":{}}`, `allocation: invalid node name ""`},
-		{"no shares", whole("[]"), `allocation: container "main": 0 shares; a container has 1 to 64`},
-		{
-			"a container that cannot be", `{"version":1,"node":"n1","containers":{"Main":[{"uuid":"GPU-a"}]}}`,
-			`allocation: invalid container name "Main"`,
-		},
-		{"no UUID", share("", "1", "1"), `allocation: container "main": share 0: invalid UUID ""`},
-		{"a list for a UUID", share("GPU-a,GPU-b", "1", "1"), `allocation: container "main": share 0: invalid UUID "GPU-a,GPU-b"`},
-		{"vcore 101", share("GPU-a", "101", "1"), `allocation: container "main": share 0: vcore: 101 is not between 0 and 100`},
-		{"vcore -1", share("GPU-a", "-1", "1"), `allocation: container "main": share 0: vcore: -1 is not between 0 and 100`},
-		{"memory -1", share("GPU-a", "1", "-1"), `allocation: container "main": share 0: memoryMiB: -1 is not between 0 and 67108864`},
-		{
-			"memory of an overflow", share("GPU-a", "1", "9223372036854775807"),
-			`allocation: container "main": share 0: memoryMiB: 9223372036854775807 is not between 0 and 67108864`,
-		},
-		{
-			"a number that is none", share("GPU-a", "1", "1e99"),
-			"allocation: json: cannot unmarshal number 1e99 into Go struct field Share.containers.memoryMiB of type int64",
-		},
-		{
-			"one GPU twice", whole(`[{"uuid":"GPU-a","vcore":1},{"uuid":"GPU-a","vcore":1}]`),
-			`allocation: container "main": duplicate GPU GPU-a; shares of a container must be on different GPUs`,
-		},
-		{
-			"many shares", whole("[" + strings.Repeat(`{"uuid":"GPU-a"},`, 64) + `{"uuid":"GPU-a"}]`),
-			`allocation: container "main": 65 shares; a container has 1 to 64`,
-		},
-		{"very long", strings.Repeat(" ", 256<<10) + "{}", "allocation: longer than 262144 bytes"},
-	} {
-		got, err := allocation.ParseAllocation(test.text)
-		if got != nil || err == nil || err.Error() != test.want {
-			t.Errorf("%s: %v, error %v\nwant %s", test.name, got, err, test.want)
-		}
-	}
-}
-
-func TestBadBoundAndNodeGPUs(t *testing.T) {
-	bound := func(policy, by string) string {
-		return fmt.Sprintf(`{"version":1,"node":"n1","containers":{"main":{"shares":[{"uuid":"GPU-a"}],"policy":%q,"by":%q}}}`, policy, by)
-	}
-	gpu := func(fields string) string {
-		return `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true` + fields + `}]}`
-	}
-	for _, test := range []struct{ name, text, want string }{
-		{"by no component", bound("fixed-share", ""), `bound shares: container "main": by: unknown ""`},
-		{"by another", bound("fixed-share", "me"), `bound shares: container "main": by: unknown "me"`},
-		{"no policy", bound("", "node"), `bound shares: container "main": invalid policy ""`},
-		{"another version", `{"version":0,"cards":[]}`, "GPUs: version 0 is unknown, 1 is known"},
-		{"more memory than can be", gpu(`,"memoryMiB":67108865`), `GPUs: GPU "GPU-a": memoryMiB: 67108865 is not between 0 and 67108864`},
-		{"no more room than memory", gpu(`,"memoryMiB":2,"roomMiB":2`), `GPUs: GPU "GPU-a": roomMiB: not more than memoryMiB`},
-		{"less than nothing taken", gpu(`,"taken":{"slots":-1}`), `GPUs: GPU "GPU-a": taken.slots: -1 is not between 0 and 65536`},
-		{"a NUMA node that cannot be", gpu(`,"numa":-1`), `GPUs: GPU "GPU-a": numa: -1 is not between 0 and 65536`},
-		{"well, with a reason", gpu(`,"reason":"XID 79"`), `GPUs: GPU "GPU-a": a GPU is healthy, or has a reason why not`},
-		{"twice", `{"version":1,"cards":[{"uuid":"GPU-a","healthy":true},{"uuid":"GPU-a","healthy":true}]}`, `GPUs: GPU "GPU-a": duplicate`},
-		{"a long reason", `{"version":1,"cards":[{"uuid":"GPU-a","reason":"` + strings.Repeat("x", 257) + `"}]}`, `GPUs: GPU "GPU-a": reason: longer than 256 bytes`},
-	} {
+// TestInvalid: the file has texts, and what is wrong with each.
+func TestInvalid(t *testing.T) {
+	golden.Rows(t, "testdata/invalid.txt", *update, func(text string) string {
 		var err error
-		if strings.Contains(test.text, "cards") {
-			_, err = allocation.ParseNodeGPUs(test.text)
-		} else {
-			_, err = allocation.ParseBound(test.text)
+		switch {
+		case strings.Contains(text, `"cards"`):
+			_, err = allocation.ParseNodeGPUs(text)
+		case strings.Contains(text, `"by"`):
+			_, err = allocation.ParseBound(text)
+		default:
+			var got *allocation.Allocation
+			if got, err = allocation.ParseAllocation(text); got != nil {
+				t.Errorf("%s is %+v", text, got)
+			}
 		}
-		if err == nil || err.Error() != test.want {
-			t.Errorf("%s: error %v\nwant %s", test.name, err, test.want)
+		if err == nil {
+			return "no error"
+		}
+		return err.Error()
+	})
+	many := `{"version":1,"node":"n1","containers":{"main":[` + strings.Repeat(`{"uuid":"GPU-a"},`, 64) + `{"uuid":"GPU-a"}]}}`
+	for text, want := range map[string]string{
+		many: `allocation: container "main": 65 shares; a container has 1 to 64`, strings.Repeat(" ", 256<<10) + "{}": "allocation: longer than 262144 bytes",
+	} {
+		if _, err := allocation.ParseAllocation(text); err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
 		}
 	}
 }

@@ -53,6 +53,7 @@ func defaultSGPU() SGPU {
 		Enforce:     Enforce{Memory: EnforceAuto, Compute: EnforceAuto},
 		Advertise:   AdvertiseAuto,
 		Unscheduled: UnscheduledPlace,
+		HAMi:        HAMiAuto,
 		Placement:   PlacementBinpack,
 		RejectedFor: time.Minute,
 	}

@@ -56,6 +56,15 @@ const (
 	AdvertiseAll  Advertise = "all"
 )
 
+// HAMi is whether HAMi's scheduler chooses the GPUs of shares.
+type HAMi string
+
+// Auto is decided by [NodeConfig.DetectHAMi], and off until then.
+const (
+	HAMiAuto HAMi = "auto"
+	HAMiOn   HAMi = "true"
+)
+
 // Unscheduled is the treatment of sGPU containers without a GPU.
 type Unscheduled string
 

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 // MaxMemoryOvercommit is the end of the range of sgpu.memoryOvercommit.
@@ -41,8 +43,9 @@ type SGPU struct {
 	// evicts only a pod that never started and that a controller recreates. `0s` disables it.
 	RejectedFor time.Duration `yaml:"rejectedFor" range:"0s-1h"`
 	// HAMi enables the protocol of a HAMi scheduler, 2.6 or later, for MetaX sGPU: heddle publishes the node's
-	// GPUs in HAMi's Node annotation, follows HAMi's choice for a pod, and releases HAMi's node lock.
-	HAMi bool `yaml:"hami"`
+	// GPUs in HAMi's Node annotation, follows HAMi's choice for a pod, and releases HAMi's node lock. `auto` enables
+	// it where shares have the name that HAMi counts by default, metax-tech.com/sgpu, and HAMi annotates the Node.
+	HAMi HAMi `yaml:"hami" enum:"auto,true,false"`
 }
 
 // ShareDefaults are the amounts and the policy that a container omits.
@@ -89,11 +92,22 @@ func (s *SGPU) RoomMiB(memoryMiB int64) int64 {
 	return max(memoryMiB, int64(float64(memoryMiB)*s.MemoryOvercommit))
 }
 
+// DetectHAMi decides sgpu.hami auto by the annotations of the Node.
+func (c *NodeConfig) DetectHAMi(node map[string]string) {
+	metaX := wellknown.Domains{Vendor: wellknown.MetaX}
+	for key := range node {
+		if strings.HasPrefix(key, wellknown.HAMiHandshake) && c.SGPU.HAMi == HAMiAuto &&
+			c.Resources.SGPU == metaX.SGPUResource() && c.SGPU.MemoryOvercommit <= 1 {
+			c.SGPU.HAMi = HAMiOn
+		}
+	}
+}
+
 // AdvertisesShares reports whether the kubelet receives vcore and vmemory too,
 // and not sgpu alone.
 func (c *NodeConfig) AdvertisesShares() bool {
 	return c.SGPU.Advertise == AdvertiseAll ||
-		c.SGPU.Advertise == AdvertiseAuto && !c.SGPU.HAMi && c.Resources.counted()
+		c.SGPU.Advertise == AdvertiseAuto && c.SGPU.HAMi != HAMiOn && c.Resources.counted()
 }
 
 // counted reports whether the kubelet can count memory: a device for each GiB is

@@ -82,7 +82,7 @@ func (v *validator) resources(c *NodeConfig) {
 		v.addf("sgpu.advertise", "the kubelet counts a device for each unit of %s, so %s takes resources.vmemoryUnit %s, "+
 			"and no resources.vmemoryPercentage", c.Resources.VMemory, AdvertiseAll, GiB)
 	}
-	if c.SGPU.MemoryOvercommit > 1 && c.SGPU.HAMi {
+	if c.SGPU.MemoryOvercommit > 1 && c.SGPU.HAMi == HAMiOn {
 		v.addf("sgpu.memoryOvercommit",
 			"not with sgpu.hami: HAMi takes what a GPU offers for what one container may have")
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func gpus(vendors ...string) *machine.Machine {
@@ -193,5 +194,30 @@ func TestVendorByLabels(t *testing.T) {
 	}
 	if got := c.ForLabels(nil).Resources.GPU; got != "nvidia.com/gpu" {
 		t.Errorf("without labels: %s", got)
+	}
+}
+
+// TestDetectHAMi: HAMi's handshake enables its protocol where it counts the node's shares by default, and the
+// configuration leaves that open.
+func TestDetectHAMi(t *testing.T) {
+	handshake := map[string]string{"hami.io/node-handshake-xpu": "Requesting_2026-11-22 15:17:17"}
+	for _, tt := range []struct {
+		name, vendor, text string
+		node               map[string]string
+		want               config.HAMi
+	}{
+		{"HAMi is there", wellknown.MetaX, "mode: sgpu", handshake, config.HAMiOn},
+		{"it is not", wellknown.MetaX, "mode: sgpu", map[string]string{"a": "b"}, config.HAMiAuto},
+		{"it counts other names", "nvidia.com", "mode: sgpu", handshake, config.HAMiAuto},
+		{"it must not", wellknown.MetaX, "sgpu: {hami: false}", handshake, "false"},
+		{"it must", "nvidia.com", "sgpu: {hami: true}", nil, config.HAMiOn},
+		{"it would take too much for one container", wellknown.MetaX, "sgpu: {memoryOvercommit: 2}", handshake, config.HAMiAuto},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := parse(t, tt.text, "").Resolve("a", nil).ForVendor(tt.vendor)
+			if c.DetectHAMi(tt.node); c.SGPU.HAMi != tt.want {
+				t.Errorf("hami is %s, want %s", c.SGPU.HAMi, tt.want)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"flag"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -8,7 +9,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/test/golden"
 )
+
+var update = flag.Bool("update", false, "write the results in testdata")
 
 const machines = "../../test/machines"
 
@@ -31,69 +36,18 @@ const small = `{
 }
 `
 
+// TestDecodeIsStrict: the file has changes of small, from a text to another, and all faults after each.
 func TestDecodeIsStrict(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		old, new string
-		want     string
-	}{
-		{"unknown field", `"node": "n",`, `"node": "n", "nodes": 1,`, `unknown field "nodes"`},
-		{"unknown field deep inside", `"numa": null`, `"numa": null, "numaNode": 0`, `unknown field "pci[0].numaNode"`},
-		{"a field where it does not belong", `"numa": null`, `"numa": null, "node": 0`, `unknown field "pci[0].node"`},
-		{"another case", `"uuid": "GPU-a"`, `"UUID": "GPU-a"`, `unknown field "gpus[0].UUID"`},
-		{"another case beside the right one", `"uuid": "GPU-a"`, `"uuid": "GPU-a", "Uuid": "GPU-b"`, `unknown field "gpus[0].Uuid"`},
-		{"a field twice", `"node": "n",`, `"node": "n", "node": "m",`, `duplicate field "node"`},
-		{"a field twice, once escaped", `"node": "n",`, `"node": "n", "n\u006fde": "m",`, `duplicate field "node"`},
-		{"a list twice", `"numa": null}],`, `"numa": null}], "pci": [],`, `duplicate field "pci"`},
-		{"wrong type", `"node": "n",`, `"node": 7,`, "cannot unmarshal number into Go struct field Machine.node"},
-		{"syntax", `"node": "n",`, `"node": "n"`, "line 4, column 4"},
-		{"a second document", "}\n", "}\n{}", "line 8, column 2: invalid character"},
-		{"no version", `"version": "heddle.dev/machine/v1",`, ``, `version: ""`},
-		{"another version", `machine/v1`, `machine/v2`, `version: "heddle.dev/machine/v2" is not "heddle.dev/machine/v1"`},
-		{"GPU without UUID", `"GPU-a"`, `""`, "gpus[0].uuid: empty"},
-		{"GPU without health", `"healthy"`, `"fine"`, `gpus[0].health.state: unsupported value "fine"`},
-		{"no PCI address", `"address": "0000:18:00.0"`, `"address": "18:00.0"`, "pci[0].address"},
-		{"HCA without name", `"mlx5_0"`, `""`, "hcas[0].name: empty"},
-		{"HCA without role", `"fabric"`, `"compute"`, `hcas[0].role: unsupported value "compute"`},
-		{"negative memory", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "memoryMiB": -1,`, "gpus[0].memoryMiB: -1"},
-		{"negative NUMA node", `"numa": null`, `"numa": -1`, "pci[0].numa: -1 is negative; unknown is null"},
-		{"address in another case", `"pci": "0000:18:00.0"`, `"pci": "0000:1B:00.0"`, `gpus[0].pci: "0000:1B:00.0" is not as sysfs writes it: 0000:1b:00.0`},
-		{"address as NVML writes it", `"pci": "0000:19:00.0"`, `"pci": "00000000:19:00.0"`, `hcas[0].pci: "00000000:19:00.0" is not as sysfs writes it: 0000:19:00.0`},
-		{"two GPUs in one slot", `"gpus": [`, `"gpus": [{"uuid": "GPU-b", "pci": "0000:18:00.0", "health": {"state": "lost"}}, `, "gpus[1].pci: 0000:18:00.0 is also gpus[0].pci"},
-		{"MIG devices without MIG", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "mig": {"capable": true, "devices": [{"uuid": "MIG-a"}]},`, "gpus[0].mig: has devices and is not enabled"},
-		{"MIG on what has none", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "mig": {"enabled": true},`, "gpus[0].mig: enabled and not capable"},
-		{"negative slice", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "mig": {"capable": true, "enabled": true, "devices": [{"uuid": "M", "gpuSlices": -1}]},`, "gpus[0].mig.devices[0].gpuSlices: -1 is negative"},
-		{"a link to itself", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "nvlinks": [{"peer": "0000:18:00.0", "links": 1}],`, "gpus[0].nvlinks[0].peer: 0000:18:00.0 is the GPU itself"},
-		{"no links", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "nvlinks": [{"peer": "nvswitch", "links": 0}],`, "gpus[0].nvlinks[0].links: 0 is less than 1"},
-		{"a peer twice", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "nvlinks": [{"peer": "nvswitch", "links": 1}, {"peer": "nvswitch", "links": 2}],`, "gpus[0].nvlinks[1].peer: nvswitch is also gpus[0].nvlinks[0].peer"},
-		{"no such fabric state", `"uuid": "GPU-a",`, `"uuid": "GPU-a", "fabric": {"state": "done"},`, `gpus[0].fabric.state: unsupported value "done"`},
-		{"a port twice", `"role": "fabric"`, `"role": "fabric", "ports": [{"number": 1}, {"number": 1}]`, "hcas[0].ports[1].number: 1 is also hcas[0].ports[0].number"},
-		{"port 0", `"role": "fabric"`, `"role": "fabric", "ports": [{"number": 0}]`, "hcas[0].ports[0].number: 0 is less than 1"},
-		{"negative rate", `"role": "fabric"`, `"role": "fabric", "ports": [{"number": 1, "rateGbps": -4}]`, "hcas[0].ports[0].rateGbps: -4 is negative"},
-		{"no such probe state", `"node": "n",`, `"node": "n", "probes": [{"name": "nvml", "state": "fine"}],`, `probes[0].state: unsupported value "fine"`},
-		{"a probe twice", `"node": "n",`, `"node": "n", "probes": [{"name": "cpu", "state": "ok"}, {"name": "cpu", "state": "ok"}],`, "probes[1].name: cpu is also probes[0].name"},
-		{"a NUMA node twice", `"node": "n",`, `"node": "n", "cpu": {"numa": [{"id": 1}, {"id": 1}]},`, "cpu.numa[1].id: 1 is also cpu.numa[0].id"},
-		{"one function twice", `"numa": null}]`, `"numa": null}, {"address": "0000:18:00.0"}]`, "pci[1].address: 0000:18:00.0 is also pci[0].address"},
-		{
-			"one GPU twice", `"health": {"state": "healthy"}}]`,
-			`"health": {"state": "healthy"}}, {"uuid": "GPU-a", "pci": "0000:20:00.0", "health": {"state": "lost"}}]`,
-			"gpus[1].uuid: GPU-a is also gpus[0].uuid",
-		},
-		{
-			"one HCA twice", `"role": "fabric"}]`, `"role": "fabric"}, {"name": "mlx5_0", "role": "virtual"}]`,
-			"hcas[1].name: mlx5_0 is also hcas[0].name",
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if _, err := Decode([]byte(small)); err != nil {
-				t.Fatalf("before the change: %v", err)
-			}
-			_, err := Decode([]byte(strings.Replace(small, tt.old, tt.new, 1)))
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want %q in it", err, tt.want)
-			}
-		})
+	if _, err := Decode([]byte(small)); err != nil {
+		t.Fatal(err)
 	}
+	golden.Rows(t, "testdata/strict.txt", *update, func(change string) string {
+		from, to, _ := strings.Cut(change, "\n->\n")
+		if _, err := Decode([]byte(strings.Replace(small, from, to, 1))); err != nil {
+			return err.Error()
+		}
+		return "no error"
+	})
 }
 
 func TestEveryFaultIsReported(t *testing.T) {

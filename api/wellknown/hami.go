@@ -6,6 +6,14 @@ package wellknown
 const (
 	// HAMiGPUs is on a Node: its shared GPUs, as JSON.
 	HAMiGPUs = "metax-tech.com/node-gpu-devices"
+	// MetaXScores and MetaXLosses are on a Node: what a request for n exclusive GPUs would get now, and what that
+	// would cost the rest, as JSON {"n": number}. HAMi subtracts the number from 2000 to compare nodes, losses for
+	// binpack and scores for spread: pkg/device/metax/device.go, parseMetaxAnnos and ScoreNode.
+	MetaXScores = "metax-tech.com/gpu.topology.scores"
+	MetaXLosses = "metax-tech.com/gpu.topology.losses"
+	// HAMiHandshake begins annotations that HAMi's scheduler writes on every Node, one for each
+	// vendor: pkg/device/devices.go, CheckHealth.
+	HAMiHandshake = "hami.io/node-handshake"
 	// HAMiLock is on a Node while HAMi binds a pod to it, and until the node's
 	// plugin takes it away.
 	HAMiLock = "hami.io/mutex.lock"

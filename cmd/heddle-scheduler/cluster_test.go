@@ -240,11 +240,7 @@ func (w *cluster) pods() map[string]*corev1.Pod {
 // until waits for a state of the pods.
 func (w *cluster) until(what string, ok func(map[string]*corev1.Pod) bool) map[string]*corev1.Pod {
 	w.Helper()
-	patience := 20 * time.Second
-	if _, ok := w.TB.(*testing.B); ok {
-		patience = 5 * time.Minute // Of schedulers that are compared, too.
-	}
-	deadline := time.After(patience)
+	deadline := time.After(5 * time.Minute)
 	for {
 		pods := w.pods()
 		if ok(pods) {

@@ -52,7 +52,7 @@ func TestElection(t *testing.T) {
 	for !elector.IsLeader() {
 		<-time.After(5 * time.Millisecond)
 	}
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(5 * time.Minute)
 	for {
 		leads, known := controller.Won(legacyregistry.DefaultGatherer)
 		if leads && known {

@@ -35,19 +35,6 @@ func TestTwoGangsThatEachCouldHoldHalf(t *testing.T) {
 	w.until("the other bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, second) == 6 })
 }
 
-func TestIncompleteGangBlocksNoOtherPod(t *testing.T) {
-	w := start(t, args(""), node("a", 4))
-	w.gang("x", 3, 1, 4)
-	w.add(pod("plain", 1, nil))
-	pods := w.whole("plain", 1)
-	if n := bound(pods, "x"); n > 0 {
-		t.Errorf("%d of an incomplete gang have a node", n)
-	}
-	w.delete("plain")
-	w.add(pod("x-3", 1, gangLabels("x", 4)))
-	w.whole("x", 4)
-}
-
 func TestGangsOfAGroupRunTogetherOrNotAtAll(t *testing.T) {
 	w := start(t, args(""), node("a", 4))
 	groups := func(p *corev1.Pod) *corev1.Pod {

@@ -10,7 +10,6 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/kubernetes/pkg/features"
 
@@ -262,10 +261,10 @@ func TestNativeNoVictimsForHalfAGroup(t *testing.T) {
 }
 
 func TestNativeWithoutATree(t *testing.T) {
-	m := &master{}
+	m := &master{maxAge: "1s"}
 	w, _ := startNative(t, m, fourGPUs(4)...)
 	m.set("")
-	<-time.After(1500 * time.Millisecond) // maxAge is a second.
+	<-time.After(1500 * time.Millisecond)
 	w.group("x", 2, 1, required("leaf"))
 	w.group("y", 2, 1, map[string]string{"heddle.dev/gang-required-level": "leaf", "heddle.dev/gang-without-map": "place"})
 	w.until("y bound, x waits", func(pods map[string]*corev1.Pod) bool {
@@ -327,18 +326,6 @@ func TestNativeGroupWithoutPlacements(t *testing.T) {
 	}
 	w.add(node("n2", 4))
 	w.whole("x", 3)
-}
-
-// Gates without the argument are a mistake, which is reported.
-func TestNativeGroupWithoutTheArgument(t *testing.T) {
-	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, map[featuregate.Feature]bool{
-		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true,
-	})
-	w := startFrom(t, documentedNative, args(""), fourGPUs(2)...)
-	w.group("x", 1, 4, nil)
-	w.until("reported", func(pods map[string]*corev1.Pod) bool {
-		return strings.Contains(why(pods["x-0"]), "the argument genericWorkload of Heddle is not")
-	})
 }
 
 // A native PodGroup has one gang of labels evicted whole, the younger one: kube-scheduler's own

@@ -149,27 +149,3 @@ func TestAPodPreemptsAWholeGang(t *testing.T) {
 		t.Errorf("%d pods of the younger gang are left and %d of the older, want 0 and 2", young, old)
 	}
 }
-
-// While the gang terminates the pod is nominated, and no other gang is evicted.
-func TestAPreemptingPodWaitsForItsVictims(t *testing.T) {
-	w := low(t)
-	w.client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		w.change(action.(clienttesting.DeleteAction).GetName(), func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
-		return true, nil, nil
-	})
-	p := pod("high", 4, nil)
-	p.Spec.Priority = new(int32(1000))
-	w.add(p)
-	w.until("nominated", func(pods map[string]*corev1.Pod) bool {
-		return pods["high"].Status.NominatedNodeName != "" && pods["young-0"].DeletionTimestamp != nil && pods["young-1"].DeletionTimestamp != nil
-	})
-	other := "young-1"
-	if w.pods()["high"].Status.NominatedNodeName == "c" {
-		other = "young-0"
-	}
-	w.delete(other) // Its node is not the pod's, but another cycle begins.
-	pods := w.until("bound where room came first", func(pods map[string]*corev1.Pod) bool { return pods["high"].Spec.NodeName != "" })
-	if pods["old-0"].DeletionTimestamp != nil || pods["old-1"].DeletionTimestamp != nil {
-		t.Error("the other gang dies too")
-	}
-}

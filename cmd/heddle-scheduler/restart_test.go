@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,37 +58,6 @@ func TestHalfBoundGangComesFirst(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A plan is a reservation: pods that come in between do not take its places.
-func TestPlainPodsDoNotTakeReservedNodes(t *testing.T) {
-	w := start(t, args(""), node("a", 4), node("b", 4), node("c", 4))
-	for i := range 8 {
-		w.add(pod(fmt.Sprintf("x-%d", i), 1, gangLabels("x", 8)))
-		if i%2 == 0 {
-			w.add(pod(fmt.Sprintf("plain-%d", i), 1, nil))
-		}
-	}
-	w.until("all bound", func(pods map[string]*corev1.Pod) bool { return bound(pods, "x") == 8 && bound(pods, "plain") == 4 })
-}
-
-func TestMembersBeyondTheMinimumFollow(t *testing.T) {
-	w := start(t, args(""), node("a", 5))
-	w.gang("x", 6, 1, 4)
-	pods := w.until("five bound and one rejected", func(pods map[string]*corev1.Pod) bool {
-		rejected := 0
-		for _, p := range pods {
-			if strings.Contains(why(p), "rejected by podgroup x") && p.Spec.NodeName == "" {
-				rejected++
-			}
-		}
-		return bound(pods, "x") == 5 && rejected == 1
-	})
-	if pods["x-5"].Spec.NodeName != "" {
-		t.Error("the last rank has a node, and a lower one has none")
-	}
-	w.add(node("b", 1))
-	w.whole("x", 6)
 }
 
 // waiting-and-running counts members that run: one that is created again joins them.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +24,8 @@ type master struct {
 	domains string
 	// confirmed counts requests of a client that has the tree already.
 	confirmed int
+	// maxAge is the scheduler's; after that long a tree may be too old for a slow machine too.
+	maxAge string
 }
 
 // await waits until the scheduler has the tree.
@@ -85,7 +88,7 @@ func withMaster(t *testing.T, m *master, more string) string {
 	t.Helper()
 	server := httptest.NewServer(m)
 	t.Cleanup(server.Close)
-	return fmt.Sprintf(`{"topoMaster": %q, "interval": "50ms", "maxAge": "1s" %s}`, server.URL+"/node_group", more)
+	return fmt.Sprintf(`{"topoMaster": %q, "interval": "50ms", "maxAge": %q %s}`, server.URL+"/node_group", cmp.Or(m.maxAge, "1h"), more)
 }
 
 func groupOf(pods map[string]*corev1.Pod, prefix string, at map[string]string) map[string]int {
@@ -134,7 +137,7 @@ func TestGangsFollowTheTopologyTree(t *testing.T) {
 }
 
 func TestNewTreeActivatesGangs(t *testing.T) {
-	m := &master{}
+	m := &master{maxAge: "1s"}
 	w := start(t, withMaster(t, m, `, "withoutMap": "wait"`), node("a", 4), node("b", 4), node("c", 4))
 	for i := range 2 {
 		p := pod(fmt.Sprintf("x-%d", i), 4, gangLabels("x", 2))

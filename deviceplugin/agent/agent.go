@@ -22,6 +22,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
@@ -111,8 +112,8 @@ type Agent struct {
 	beat atomic.Pointer[time.Time]
 	// kubeletStarted is set when the kubelet may have made its socket.
 	kubeletStarted notify.Signal
-	// labels are the last known ones of the Node; the loop's alone.
-	labels map[string]string
+	// labels and annotations are the last known ones of the Node; the loop's alone.
+	labels, annotations map[string]string
 }
 
 // New wires an Agent, which reaches PodResources through conn; see [kubelet.Dial].
@@ -235,10 +236,13 @@ func (a *Agent) act(ctx context.Context) error {
 	return nil
 }
 
-// awaitLabels waits for the Node's labels if the configuration depends on them: devices served
+// awaitLabels waits for the Node if the configuration depends on its labels or annotations: devices served
 // under another configuration cannot be taken back from pods that started meanwhile.
 func (a *Agent) awaitLabels(ctx context.Context) {
-	if !a.API.Online() || !a.Configs.Current().NeedsLabels(a.NodeName) {
+	c := a.Configs.Current()
+	own := c.Resolve(a.NodeName, nil)
+	hami := own.Mode == config.ModeSGPU && own.SGPU.HAMi == config.HAMiAuto && own.Domains.Vendor != wellknown.DefaultDomains().Vendor
+	if !a.API.Online() || !hami && !c.NeedsLabels(a.NodeName) {
 		return
 	}
 	timeout := time.After(labelsTimeout)
@@ -248,7 +252,7 @@ func (a *Agent) awaitLabels(ctx context.Context) {
 			return
 		case <-a.API.Changed():
 		case <-timeout:
-			a.Log.WarnContext(ctx, "labels of the node are not known, and the configuration selects by them")
+			a.Log.WarnContext(ctx, "the node is not known, and the configuration depends on it")
 			return
 		}
 	}

@@ -148,7 +148,7 @@ func (r *rig) again(t *testing.T) {
 // the agent knows that they are registered: it learns that a moment later.
 func (r *rig) list(resource string, healthy, unhealthy int) testkubelet.State {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
 	defer cancel()
 	state := r.kubelet.Wait(ctx, resource, func(s testkubelet.State) bool {
 		return len(s.Healthy) == healthy && len(s.Unhealthy) == unhealthy

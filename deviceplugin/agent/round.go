@@ -67,13 +67,17 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 }
 
 // resolve takes the configuration of this node, and its names for the machine's GPUs.
-// Labels that were known stay so: a Node that is deleted, and that its kubelet creates
+// Labels and annotations that were known stay so: a Node that is deleted, and that its kubelet creates
 // again, must not have another configuration for a moment.
 func (a *Agent) resolve(m *machine.Machine) *config.NodeConfig {
 	if labels := a.API.Labels(); labels != nil {
 		a.labels = labels
 	}
 	c := a.Configs.Current().Resolve(a.NodeName, a.labels).For(m)
+	if node, _ := a.API.Node(); node != nil {
+		a.annotations = node.Annotations
+	}
+	c.DetectHAMi(a.annotations)
 	return &c
 }
 

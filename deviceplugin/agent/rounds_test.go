@@ -267,7 +267,7 @@ func (d *fakeDriver) WaitEvent(wait time.Duration) (devgpu.Event, error) {
 // how long that took and how many lists the kubelet got.
 func (s *sick) xid(number int) (took time.Duration, lists int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute)
 	defer cancel()
 	before := s.kubelet.State(gpus).Updates
 	s.driver.reset.Store(int32(number + 1))

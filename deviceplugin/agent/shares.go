@@ -84,7 +84,7 @@ func (t *shares) offer(r *publish.Round) hami.State {
 	c, m, view := r.Inventory.Config, r.Inventory.Machine, t.state.View()
 	list := r.Served[c.Resources.SGPU].Status
 	offered := hami.State{
-		Enabled: c.SGPU.HAMi, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
+		Enabled: c.SGPU.HAMi == config.HAMiOn, Resource: c.Resources.SGPU, Open: list.Registered && list.Streams > 0,
 		Prepared: make(map[types.UID]bool),
 	}
 	for _, rejected := range t.state.Rejections() {

@@ -14,7 +14,7 @@ import (
 // hamiRig is the recorded node.
 func hamiRig(t *testing.T) *rig {
 	t.Helper()
-	r := shareRig(t, func(c *config.NodeConfig) { c.SGPU.HAMi = true })
+	r := shareRig(t, func(c *config.NodeConfig) { c.SGPU.HAMi = config.HAMiOn })
 	r.name = hamirecord.Node
 	return r
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/sharing/hami"
@@ -31,7 +32,7 @@ func Scheduled(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {
 	text, written := pod.Annotations[wellknown.SGPUAllocation]
-	own, h := pod.Spec.SchedulerName == allocation.ByScheduler, inv.Config.SGPU.HAMi
+	own, h := pod.Spec.SchedulerName == allocation.ByScheduler, inv.Config.SGPU.HAMi == config.HAMiOn
 	switch {
 	case !written, h && !own && pod.Spec.SchedulerName == hami.SchedulerName:
 		return scheduledByHAMi(pod, container, r, node, inv)
@@ -77,7 +78,7 @@ func agrees(share *allocation.Share, r *quota.Request, inv *inventory.Inventory)
 // Annotations returns the annotations by which a pod was scheduled.
 func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 	c := inv.Config
-	if !c.SGPU.HAMi {
+	if c.SGPU.HAMi != config.HAMiOn {
 		return pod.Annotations
 	}
 	return hami.Annotations(pod, c.Domains)
@@ -87,7 +88,7 @@ func Annotations(pod *corev1.Pod, inv *inventory.Inventory) map[string]string {
 func scheduledByHAMi(
 	pod *corev1.Pod, container string, r *quota.Request, node string, inv *inventory.Inventory,
 ) (uuids []string, by string, err error) {
-	if !inv.Config.SGPU.HAMi {
+	if inv.Config.SGPU.HAMi != config.HAMiOn {
 		return nil, "", nil
 	}
 	memory := map[string]int64{}

@@ -130,7 +130,7 @@ func TestHAMisChoice(t *testing.T) {
 		},
 	} {
 		s.ask, s.ids = "30/10", []int{4}
-		s.change = func(c *config.NodeConfig) { c.SGPU.HAMi = true }
+		s.change = func(c *config.NodeConfig) { c.SGPU.HAMi = config.HAMiOn }
 		if s.scheduler == "" {
 			s.scheduler = "hami-scheduler"
 		}

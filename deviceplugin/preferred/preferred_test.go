@@ -1,6 +1,7 @@
 package preferred_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -228,6 +229,27 @@ func TestAlignedHCAs(t *testing.T) {
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.machine, diff)
 		}
+	}
+}
+
+// TestMetaX reads the annotations as HAMi does, whose sums must not reach 2000.
+func TestMetaX(t *testing.T) {
+	s := preferred.New(nil, machines.Load(t, "metax-c500-box"))
+	var scores, losses map[int]int
+	ofScores, ofLosses := s.MetaX(0xff)
+	for text, into := range map[string]*map[int]int{ofScores: &scores, ofLosses: &losses} {
+		if err := json.Unmarshal([]byte(text), into); err != nil || len(*into) != 8 {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	// Two groups of four joined by MetaXLink: four GPUs are one of them, which is 16 pairs away from the other.
+	joined, apart := s.Pair(0, 1)/1000, s.Pair(0, 4)/1000
+	if scores[1] != 0 || scores[4] != 6*joined || scores[8] != 12*joined+16*apart || scores[8] >= 2000 ||
+		losses[1] != 3*joined+4*apart || losses[4] != 16*apart || losses[8] != 0 {
+		t.Errorf("scores %s, losses %s", ofScores, ofLosses)
+	}
+	if scores, losses := s.MetaX(0); scores != "{}" || losses != "{}" {
+		t.Errorf("without free GPUs: scores %s, losses %s", scores, losses)
 	}
 }
 

@@ -1,6 +1,7 @@
 package preferred
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/bits"
 )
@@ -158,4 +159,36 @@ func Annotation(entries []Entry) string {
 		b = fmt.Appendf(b, `"%d":{"score":%d,"loss":%d,"hcas":%d}`, e.N, e.Score, e.Loss, e.HCAs)
 	}
 	return string(append(b, '}'))
+}
+
+// mostMetaX is the largest value of [Scores.MetaX]: HAMi subtracts values from it.
+const mostMetaX = 2000
+
+// MetaX returns what requests for GPUs of every size would get of the free ones as MetaX's device plugin writes it,
+// for the annotations [github.com/heddle-dev/heddle/api/wellknown.MetaXScores] and MetaXLosses: the sum over the pairs
+// of chosen GPUs, and over those that the choice separates, in GB/s. HAMi's issue 1075 shows a table of MetaX's: its
+// loss is 0 for all free GPUs.
+func (s *Scores) MetaX(free uint64) (scores, losses string) {
+	score, loss := map[int]int{}, map[int]int{}
+	for _, e := range s.Table(free) {
+		set, _ := s.Choose(free, 0, e.N) // Table has only sizes that fit.
+		var inside, across int
+		for a := free & s.usable; a != 0; a &= a - 1 {
+			for b := a & (a - 1); b != 0; b &= b - 1 {
+				i, j := bits.TrailingZeros64(a), bits.TrailingZeros64(b)
+				switch bits.OnesCount64(set & (1<<i | 1<<j)) {
+				case 2:
+					inside += int(s.pairs[i*s.n+j])
+				case 1:
+					across += int(s.pairs[i*s.n+j])
+				}
+			}
+		}
+		score[e.N], loss[e.N] = min(inside/1000, mostMetaX), min(across/1000, mostMetaX)
+	}
+	of := func(values map[int]int) string {
+		text, _ := json.Marshal(values) // It has numbers only, and sorts the keys.
+		return string(text)
+	}
+	return of(score), of(loss)
 }

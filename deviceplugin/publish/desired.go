@@ -103,6 +103,9 @@ func (s *Status) freeGPUs(r *Round) {
 		all.Others[other] = *r.Served[other].GPUs.Free(r.Usage.Holders[other])
 	}
 	s.Annotations[wellknown.GPUTopology], s.Annotations[wellknown.FreeGPUs] = whole.Annotation(held), all.String()
+	if r.Inventory.Config.Domains.Vendor == wellknown.MetaX {
+		s.Annotations[wellknown.MetaXScores], s.Annotations[wellknown.MetaXLosses] = whole.MetaX(held)
+	}
 }
 
 // gpuResources returns the served resources of whole GPUs: the configured one, and those

@@ -188,13 +188,23 @@ func (s *Snapshot) Free(held map[string]bool) *allocation.FreeGPUs {
 // while containers hold the IDs in held: what requests for whole GPUs of every
 // size would get.
 func (s *Snapshot) Annotation(held map[string]bool) string {
+	return preferred.Annotation(s.scores.Table(s.choice(held)))
+}
+
+// MetaX returns the same in MetaX's annotations; see [preferred.Scores.MetaX].
+func (s *Snapshot) MetaX(held map[string]bool) (scores, losses string) {
+	return s.scores.MetaX(s.choice(held))
+}
+
+// choice returns the GPUs that no container holds.
+func (s *Snapshot) choice(held map[string]bool) uint64 {
 	var free uint64
 	for id, d := range s.devices {
 		if !held[id] && !d.instance && s.faults[id] == "" && d.gpu < preferred.MaxGPUs {
 			free |= 1 << d.gpu
 		}
 	}
-	return preferred.Annotation(s.scores.Table(free))
+	return free
 }
 
 // Allocate implements [server.Allocator]. Neither topology nor the health of other

@@ -114,7 +114,7 @@ func run(tb testing.TB, p *server.Plugin) (stop func()) {
 // within bounds a wait so that a fault fails the test and does not hang it.
 func within(tb testing.TB) context.Context {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), 5*time.Minute)
 	tb.Cleanup(cancel)
 	return ctx
 }

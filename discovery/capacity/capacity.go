@@ -166,7 +166,7 @@ func shares(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Res
 		reason := "sgpu.advertise is sgpu"
 		switch {
 		case c.SGPU.Advertise == config.AdvertiseSGPU:
-		case c.SGPU.HAMi:
+		case c.SGPU.HAMi == config.HAMiOn:
 			reason = "sgpu.hami leaves them to HAMi's scheduler"
 		default:
 			reason = "the kubelet cannot count memory in MiB or percent: heddle-scheduler does"

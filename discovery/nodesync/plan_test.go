@@ -1,6 +1,9 @@
 package nodesync
 
 import (
+	"encoding/json"
+	"flag"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,7 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/test/golden"
 )
+
+var update = flag.Bool("update", false, "write the results in testdata")
 
 // owns is a managedFields entry of manager for the label keys.
 func owns(manager string, op metav1.ManagedFieldsOperationType, keys ...string) metav1.ManagedFieldsEntry {
@@ -21,208 +27,59 @@ func owns(manager string, op metav1.ManagedFieldsOperationType, keys ...string) 
 	return metav1.ManagedFieldsEntry{Manager: manager, Operation: op, FieldsV1: metav1.NewFieldsV1(raw)}
 }
 
+// TestPlanLabels: the file has the labels of a Node, who manages which by what operation, the labels that heddle wants,
+// and what it applies.
 func TestPlanLabels(t *testing.T) {
-	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
-	for _, tt := range []struct {
-		name   string
-		labels map[string]string
-		fields []metav1.ManagedFieldsEntry
-		want   map[string]string
-		force  bool
-		plan   labelPlan
-	}{
-		{
-			name: "first labels",
-			want: map[string]string{"a": "1"},
-			plan: labelPlan{apply: map[string]string{"a": "1"}, write: true},
-		},
-		{
-			name:   "nothing changed",
-			labels: map[string]string{"a": "1", "zone": "z"},
-			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, apply, "a"), owns("kubelet", update, "zone")},
-			want:   map[string]string{"a": "1"},
-			plan:   labelPlan{apply: map[string]string{"a": "1"}},
-		},
-		{
-			name:   "a stale label goes",
-			labels: map[string]string{"a": "1", "old": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, apply, "a", "old")},
-			want:   map[string]string{"a": "1"},
-			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
-		},
-		{
-			name:   "another labeler with the same value is joined",
-			labels: map[string]string{"a": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a")},
-			want:   map[string]string{"a": "1"},
-			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
-		},
-		{
-			name:   "another labeler with another value is yielded to",
-			labels: map[string]string{"a": "2", "b": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a"), owns(wellknown.FieldManager, apply, "b")},
-			want:   map[string]string{"a": "1", "b": "1"},
-			plan: labelPlan{
-				apply:     map[string]string{"b": "1"},
-				conflicts: []Conflict{{Kind: "label", Key: "a", Want: "1", Have: "2", Manager: "gfd"}},
-			},
-		},
-		{
-			name:   "a key that is heddle's alone is taken back",
-			labels: map[string]string{"heddle.dev/rdma.hca.count": "evil", "a": "2"},
-			fields: []metav1.ManagedFieldsEntry{owns("curl", update, "heddle.dev/rdma.hca.count"), owns("gfd", update, "a")},
-			want:   map[string]string{"heddle.dev/rdma.hca.count": "8", "a": "1"},
-			plan: labelPlan{
-				apply:     map[string]string{"heddle.dev/rdma.hca.count": "8"},
-				conflicts: []Conflict{{Kind: "label", Key: "a", Want: "1", Have: "2", Manager: "gfd"}}, write: true, takes: true,
-			},
-		},
-		{
-			name:   "so is what was written in heddle's name",
-			labels: map[string]string{"a": "evil"},
-			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, update, "a")},
-			want:   map[string]string{"a": "1"},
-			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true, takes: true},
-		},
-		{
-			name:   "an own value that changes takes nothing",
-			labels: map[string]string{"a": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, apply, "a")},
-			want:   map[string]string{"a": "2"},
-			plan:   labelPlan{apply: map[string]string{"a": "2"}, write: true},
-		},
-		{
-			name:   "unless forced",
-			labels: map[string]string{"a": "2"},
-			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a")},
-			want:   map[string]string{"a": "1"},
-			force:  true,
-			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
-		},
-		{
-			name:   "a value without an owner is corrected",
-			labels: map[string]string{"a": "2"},
-			want:   map[string]string{"a": "1"},
-			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
-		},
-		{
-			name:   "a key that another labeler shares is left to it when the value changes",
-			labels: map[string]string{"a": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns("gfd", update, "a"), owns(wellknown.FieldManager, apply, "a")},
-			want:   map[string]string{"a": "2"},
-			plan: labelPlan{
-				apply:     map[string]string{},
-				conflicts: []Conflict{{Kind: "label", Key: "a", Want: "2", Have: "1", Manager: "gfd"}}, write: true,
-			},
-		},
-		{
-			name:   "an own Update entry is not ownership",
-			labels: map[string]string{"a": "1"},
-			fields: []metav1.ManagedFieldsEntry{owns(wellknown.FieldManager, update, "a")},
-			want:   map[string]string{},
-			plan:   labelPlan{apply: map[string]string{}},
-		},
-		{
-			name:   "managed fields that do not parse own nothing",
-			labels: map[string]string{"a": "1"},
-			fields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":7`)}, {Manager: "y"}},
-			want:   map[string]string{"a": "1"},
-			plan:   labelPlan{apply: map[string]string{"a": "1"}, write: true},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: tt.labels, ManagedFields: tt.fields}}
-			got := planLabels(node, tt.want, tt.force)
-			if diff := cmp.Diff(tt.plan, got, cmp.AllowUnexported(labelPlan{})); diff != "" {
-				t.Errorf("plan (-want +got):\n%s", diff)
+	golden.Rows(t, "testdata/labels.txt", *update, func(text string) string {
+		var row struct {
+			Labels, Want map[string]string
+			Fields       []string
+			Force        bool
+		}
+		if err := json.Unmarshal([]byte(text), &row); err != nil {
+			t.Fatal(err)
+		}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: row.Labels}}
+		for _, field := range row.Fields {
+			words := strings.Fields(field)
+			entry := metav1.ManagedFieldsEntry{Manager: words[1]}
+			switch words[0] {
+			case "None":
+			case "Broken":
+				entry.FieldsV1 = metav1.NewFieldsV1(`{"f:metadata":7`)
+			default:
+				entry = owns(words[1], metav1.ManagedFieldsOperationType(words[0]), words[2:]...)
 			}
-		})
-	}
+			node.ManagedFields = append(node.ManagedFields, entry)
+		}
+		return fmt.Sprintf("%+v", planLabels(node, row.Want, row.Force))
+	})
 }
 
+// TestPlanTaints: the file has the taints of a Node, the record of heddle's, those that heddle wants, and what it writes.
 func TestPlanTaints(t *testing.T) {
-	taint := func(key, value string) corev1.Taint {
-		return corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffectNoSchedule}
+	taints := func(list []string) (all []corev1.Taint) {
+		for _, text := range list {
+			what, effect, _ := strings.Cut(text, ":")
+			key, value, _ := strings.Cut(what, "=")
+			all = append(all, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)})
+		}
+		return all
 	}
-	for _, tt := range []struct {
-		name   string
-		record string
-		has    []corev1.Taint
-		want   []corev1.Taint
-		plan   taintPlan
-	}{
-		{
-			name: "none and none",
-		},
-		{
-			name: "a new taint joins the foreign ones",
-			has:  []corev1.Taint{taint("foreign", "x")},
-			want: []corev1.Taint{taint("usage", "training")},
-			plan: taintPlan{
-				taints: []corev1.Taint{taint("foreign", "x"), taint("usage", "training")},
-				owned:  []string{"usage:NoSchedule"}, write: true,
-			},
-		},
-		{
-			name:   "nothing changed",
-			record: `["usage:NoSchedule"]`,
-			has:    []corev1.Taint{taint("usage", "training"), taint("foreign", "x")},
-			want:   []corev1.Taint{taint("usage", "training")},
-			plan: taintPlan{
-				taints: []corev1.Taint{taint("usage", "training"), taint("foreign", "x")},
-				owned:  []string{"usage:NoSchedule"},
-			},
-		},
-		{
-			name:   "an owned value changes in place",
-			record: `["usage:NoSchedule"]`,
-			has:    []corev1.Taint{taint("usage", "training"), taint("foreign", "x")},
-			want:   []corev1.Taint{taint("usage", "inference")},
-			plan: taintPlan{
-				taints: []corev1.Taint{taint("usage", "inference"), taint("foreign", "x")},
-				owned:  []string{"usage:NoSchedule"}, write: true,
-			},
-		},
-		{
-			name:   "a stale taint goes, a foreign one with the same key and another effect stays",
-			record: `["usage:NoSchedule"]`,
-			has:    []corev1.Taint{taint("usage", "training"), {Key: "usage", Value: "x", Effect: corev1.TaintEffectNoExecute}},
-			plan: taintPlan{
-				taints: []corev1.Taint{{Key: "usage", Value: "x", Effect: corev1.TaintEffectNoExecute}}, write: true,
-			},
-		},
-		{
-			name: "another writer's taint with a wanted key is left and reported",
-			has:  []corev1.Taint{taint("usage", "have")},
-			want: []corev1.Taint{taint("usage", "want")},
-			plan: taintPlan{
-				taints:    []corev1.Taint{taint("usage", "have")},
-				conflicts: []Conflict{{Kind: "taint", Key: "usage:NoSchedule", Want: "want", Have: "have"}},
-			},
-		},
-		{
-			name:   "a record of a removed taint is corrected",
-			record: `["gone:NoSchedule"]`,
-			plan:   taintPlan{write: true},
-		},
-		{
-			name:   "a record that does not parse owns nothing",
-			record: `{"half":`,
-			has:    []corev1.Taint{taint("usage", "training")},
-			plan:   taintPlan{taints: []corev1.Taint{taint("usage", "training")}},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			node := &corev1.Node{Spec: corev1.NodeSpec{Taints: tt.has}}
-			if tt.record != "" {
-				node.Annotations = map[string]string{wellknown.OwnedTaints: tt.record}
-			}
-			got := planTaints(node, &Desired{Taints: tt.want})
-			if diff := cmp.Diff(tt.plan, got, cmp.AllowUnexported(taintPlan{})); diff != "" {
-				t.Errorf("plan (-want +got):\n%s", diff)
-			}
-		})
-	}
+	golden.Rows(t, "testdata/taints.txt", *update, func(text string) string {
+		var row struct {
+			Record    string
+			Has, Want []string
+		}
+		if err := json.Unmarshal([]byte(text), &row); err != nil {
+			t.Fatal(err)
+		}
+		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: taints(row.Has)}}
+		if row.Record != "" {
+			node.Annotations = map[string]string{wellknown.OwnedTaints: row.Record}
+		}
+		return strings.ReplaceAll(fmt.Sprintf("%+v", planTaints(node, &Desired{Taints: taints(row.Want)})), " TimeAdded:<nil>", "")
+	})
 }
 
 func TestPreview(t *testing.T) {

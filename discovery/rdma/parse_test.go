@@ -52,39 +52,24 @@ func TestParseWords(t *testing.T) {
 	}
 }
 
-func FuzzParseRate(f *testing.F) {
-	f.Add("400 Gb/sec (4X NDR)")
-	f.Add("Inf Gb/sec")
+// FuzzParse: what a file of one value may have.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"400 Gb/sec (4X NDR)", "Inf Gb/sec", "0x40", "0xffffffffff", "fe80:0000:0000:0000:946d:ae03:0012:0000",
+		"0000:0000:0000:0000:0000:0000:0000:0000", "4: ACTIVE",
+	} {
+		f.Add(text)
+	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if gbps, err := parseRate(s); err == nil && !(gbps >= 0 && gbps < 1e6) {
 			t.Errorf("%q is %v", s, gbps)
 		}
-	})
-}
-
-func FuzzParseLID(f *testing.F) {
-	f.Add("0x40")
-	f.Add("0xffffffffff")
-	f.Fuzz(func(t *testing.T, s string) {
 		if n, err := parseLID(s); err == nil && n < 0 {
 			t.Errorf("%q is %d", s, n)
 		}
-	})
-}
-
-func FuzzParseGID(f *testing.F) {
-	f.Add("fe80:0000:0000:0000:946d:ae03:0012:0000")
-	f.Add("0000:0000:0000:0000:0000:0000:0000:0000")
-	f.Fuzz(func(t *testing.T, s string) {
 		if _, guid, err := parseGID(s); err == nil && guid != "" && !strings.HasSuffix(strings.ToLower(s), guid) {
 			t.Errorf("%q has GUID %q", s, guid)
 		}
-	})
-}
-
-func FuzzParseWords(f *testing.F) {
-	f.Add("4: ACTIVE")
-	f.Fuzz(func(t *testing.T, s string) {
 		if got := parseWords(s); len(got) > 64 || !strings.Contains(s, got) {
 			t.Errorf("%q is %q", s, got)
 		}

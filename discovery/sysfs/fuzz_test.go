@@ -24,43 +24,21 @@ func FuzzParsePlace(f *testing.F) {
 	})
 }
 
-func FuzzParseHex(f *testing.F) {
-	f.Add("0x030200")
-	f.Add("0X15B3")
-	f.Add("0x")
+// FuzzParse: what a file of one value may have.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"0x030200", "0X15B3", "0x", "-1", "-2147483648", "0-55,112-167", "7-3", ",", "10 21", "10 -1"} {
+		f.Add(text)
+	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if word, err := parseHex(s); err == nil && word != strings.ToLower(s) {
 			t.Errorf("%q became %q", s, word)
 		}
-	})
-}
-
-func FuzzParseNUMA(f *testing.F) {
-	f.Add("-1")
-	f.Add("0")
-	f.Add("-2147483648")
-	f.Fuzz(func(t *testing.T, s string) {
 		if n, err := parseNUMA(s); err == nil && n != nil && *n < 0 {
 			t.Errorf("%q is node %d", s, *n)
 		}
-	})
-}
-
-func FuzzParseCPUList(f *testing.F) {
-	f.Add("0-55,112-167")
-	f.Add("7-3")
-	f.Add(",")
-	f.Fuzz(func(t *testing.T, s string) {
 		if list, err := parseCPUList(s); err == nil && (list != s || strings.Trim(s, "0123456789,-+") != "") {
 			t.Errorf("%q is a list", s)
 		}
-	})
-}
-
-func FuzzParseDistances(f *testing.F) {
-	f.Add("10 21")
-	f.Add("10 -1")
-	f.Fuzz(func(t *testing.T, s string) {
 		if row, err := parseDistances(s); err == nil && len(row) != len(strings.Fields(s)) {
 			t.Errorf("%q has %d distances", s, len(row))
 		}

@@ -36,7 +36,7 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func take(t *testing.T, dir string) *hostfile.Lock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	lock, err := hostfile.TakeLock(ctx, dir, discard())
 	if err != nil {

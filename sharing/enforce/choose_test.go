@@ -1,7 +1,10 @@
 package enforce
 
 import (
+	"encoding/json"
 	"errors"
+	"flag"
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -10,7 +13,10 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/test/golden"
 )
+
+var update = flag.Bool("update", false, "write the results in testdata")
 
 // full are the facts of a node where everything works.
 func full() Facts {
@@ -20,140 +26,23 @@ func full() Facts {
 	}
 }
 
+// TestChoose: the file has what differs from full and from the configuration auto, and what limits memory and compute,
+// with the reasons.
 func TestChoose(t *testing.T) {
-	auto := config.Enforce{Memory: config.EnforceAuto, Compute: config.EnforceAuto}
-	for _, tt := range []struct {
-		name  string
-		c     config.Enforce
-		facts func(*Facts)
-		want  Choice
-		err   string
-	}{
-		{"everything works", auto, func(*Facts) {}, Choice{
-			Enforced{config.EnforceDMem, config.EnforceMPS},
-			"memory is limited by dmem: it is the strongest that works here",
-			"compute is limited by mps: it is the strongest that works here",
-		}, ""},
-		{"an older driver", auto, func(f *Facts) { f.Driver = "570.86.15" }, Choice{
-			Enforced{config.EnforcePreload, config.EnforceMPS},
-			"memory is limited by preload: it is the strongest that works here; not by dmem, because driver 570.86.15 is older than r615",
-			"compute is limited by mps: it is the strongest that works here",
-		}, ""},
-		{"a hook without the subcommand, no library", auto, func(f *Facts) {
-			f.HookError = "hook /h has none"
-			f.LibraryError = "no library"
-		}, Choice{
-			Enforced{config.EnforceMPS, config.EnforceMPS},
-			"memory is limited by mps: it is the strongest that works here; not by dmem, because hook /h has none; not by preload, because no library",
-			"compute is limited by mps: it is the strongest that works here",
-		}, ""},
-		{"MIG is on", auto, func(f *Facts) { f.MIG = []string{"GPU-7"} }, Choice{
-			Enforced{config.EnforcePreload, config.EnforcePreload},
-			"memory is limited by preload: it is the strongest that works here; not by dmem, because MIG is on, on GPU GPU-7",
-			"compute is limited by preload: it is the strongest that works here; not by mps, because MIG is on, on GPU GPU-7",
-		}, ""},
-		{"another maker's GPUs", auto, func(f *Facts) {
-			f.Maker = "amd.com"
-			f.LibraryError, f.RegionError = "no library", "no controller"
-		}, Choice{
-			Enforced{config.EnforceNone, config.EnforceNone},
-			"memory is not limited, only counted; not by dmem, because no controller; not by preload, " +
-				"because no library; not by mps, because mps does not support GPUs of amd.com",
-			"compute is not limited, only counted; not by mps, because mps does not support GPUs of amd.com; not by preload, " +
-				"because no library",
-		}, ""},
-		{"nothing works", auto, func(f *Facts) { *f = Facts{LibraryError: "no library"} }, Choice{
-			Enforced{config.EnforceNone, config.EnforceNone},
-			"memory is not limited, only counted; not by dmem, because no driver; not by preload, because no library; not by mps, because no driver",
-			"compute is not limited, only counted; not by mps, because no driver; not by preload, because no library",
-		}, ""},
-		{
-			"as configured",
-			config.Enforce{Memory: config.EnforceNone, Compute: config.EnforcePreload},
-			func(*Facts) {},
-			Choice{
-				Enforced{config.EnforceNone, config.EnforcePreload},
-				"memory is not limited, only counted: the configuration has none",
-				"compute is limited by preload: the configuration selects it",
-			},
-			"",
-		},
-		{
-			"what is configured cannot work",
-			config.Enforce{Memory: config.EnforceDMem, Compute: config.EnforceMPS},
-			func(f *Facts) { f.CgroupV2, f.MPS = false, false },
-			Choice{},
-			"sgpu.enforce.memory is dmem, which cannot work here: the node has no cgroup v2 at /sys/fs/cgroup\n" +
-				"sgpu.enforce.compute is mps, which cannot work here: heddle-mps is not deployed (gpuDevice.mps)",
-		},
-		{
-			"MPS limits compute before it limited memory",
-			config.Enforce{Memory: config.EnforceMPS, Compute: config.EnforceMPS},
-			func(f *Facts) { f.Driver = "470.82.01" },
-			Choice{},
-			"sgpu.enforce.memory is mps, which cannot work here: driver 470.82.01 is older than r495",
-		},
-		{
-			"an old GPU, no program",
-			config.Enforce{Memory: config.EnforceNone, Compute: config.EnforceMPS},
-			func(f *Facts) { f.PreVolta = []string{"GPU-1"} },
-			Choice{},
-			"sgpu.enforce.compute is mps, which cannot work here: GPU GPU-1 is older than Volta",
-		},
-		{
-			"evict, and no MPS beside it",
-			config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceAuto},
-			func(*Facts) {},
-			Choice{
-				Enforced{config.EnforceEvict, config.EnforcePreload},
-				"memory is not limited; a pod over its share is evicted: the configuration selects it",
-				"compute is limited by preload: it is the strongest that works here",
-			},
-			"",
-		},
-		{
-			"evict with MPS",
-			config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceMPS},
-			func(*Facts) {},
-			Choice{},
-			"sgpu.enforce: memory evict does not go with compute mps: the driver counts for the MPS server what its clients use",
-		},
-		{
-			"evict, and nothing is measured",
-			config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceNone},
-			func(f *Facts) { f.UsageError = "no hostPID" },
-			Choice{},
-			"sgpu.enforce.memory is evict, which cannot work here: no hostPID",
-		},
-		{
-			"evict of another maker's GPUs",
-			config.Enforce{Memory: config.EnforceEvict, Compute: config.EnforceNone},
-			func(f *Facts) { f.Maker = "amd.com" },
-			Choice{},
-			"sgpu.enforce.memory is evict, which cannot work here: evict does not support GPUs of amd.com",
-		},
-		{"a version without a number", auto, func(f *Facts) { *f = Facts{Driver: "n/a"} }, Choice{
-			Enforced{config.EnforcePreload, config.EnforcePreload},
-			`memory is limited by preload: it is the strongest that works here; not by dmem, because invalid driver version "n/a"`,
-			`compute is limited by preload: it is the strongest that works here; not by mps, because invalid driver version "n/a"`,
-		}, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			facts := full()
-			tt.facts(&facts)
-			got, err := choose(&tt.c, &facts)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			text := ""
-			if err != nil {
-				text = err.Error()
-			}
-			if diff := cmp.Diff(tt.err, text); diff != "" {
-				t.Errorf("error (-want +got):\n%s", diff)
-			}
-		})
-	}
+	golden.Rows(t, "testdata/choices.txt", *update, func(differs string) string {
+		row := struct {
+			config.Enforce
+			Facts
+		}{config.Enforce{Memory: config.EnforceAuto, Compute: config.EnforceAuto}, full()}
+		if err := json.Unmarshal([]byte(differs), &row); err != nil {
+			t.Fatal(err)
+		}
+		got, err := choose(&row.Enforce, &row.Facts)
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("%s, %s\n%s\n%s", got.Memory, got.Compute, got.WhyMemory, got.WhyCompute)
+	})
 }
 
 func TestDMemEdits(t *testing.T) {

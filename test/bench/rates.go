@@ -104,7 +104,7 @@ func (r *race) rateRounds(ctx context.Context, contenders []contender, pods []*c
 func (r *race) rateContenders(ctx context.Context, tree string) ([]contender, error) {
 	chart := func(file string) (string, error) {
 		return r.installer.Helm(ctx, r.cluster, "template", "x", "deploy/helm/heddle", "-n", raceNamespace,
-			"-s", "templates/scheduler/"+file, "--set", "gpuScheduler.deploy=true",
+			"-s", "templates/scheduler/"+file, "--set", "gpuScheduler.enabled=true",
 			"--set", "gpuScheduler.map.address="+tree+"/node_group")
 	}
 	kind, err := chart("podgroups.yaml")

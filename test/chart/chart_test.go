@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -77,17 +78,35 @@ func flagNames(t *testing.T, binary string) map[string]bool {
 	return found
 }
 
+// TestAliases: the names of values in MetaX's documents give the objects that the chart's own names give.
+func TestAliases(t *testing.T) {
+	var texts []string
+	for _, set := range []string{
+		"registry=DOMAIN/PROJECT,gpuScheduler.deploy=true,topoDiscovery.deploy=true",
+		"image.repository=DOMAIN/PROJECT,gpuScheduler.enabled=true,topoDiscovery.enabled=true",
+	} {
+		text, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, text)
+	}
+	if diff := cmp.Diff(texts[0], texts[1]); diff != "" || !strings.Contains(texts[0], "DOMAIN/PROJECT/heddle-scheduler:") {
+		t.Errorf("(-alias +own name):\n%s", diff)
+	}
+}
+
 func TestRejected(t *testing.T) {
 	for _, tt := range []struct{ set, want string }{
-		{"topoDiscovery.deploy=true,topoDiscovery.worker.metricsPort=9101", "gpuLabel.metricsPort and topoDiscovery.worker.metricsPort are both 9101"},
+		{"topoDiscovery.enabled=true,topoDiscovery.worker.metricsPort=9101", "gpuLabel.metricsPort and topoDiscovery.worker.metricsPort are both 9101"},
 		{"topoDiscovery.switchbox.clusterManagerAddress=http://manager.example.com", "/topoDiscovery/switchbox/clusterManagerAddress"},
 		{"topoDiscovery.switchbox.clusterManagerUser=me@example", "/topoDiscovery/switchbox/clusterManagerUser"},
 		{"topoDiscovery.switchbox.clusterManagerUser=bWU=,topoDiscovery.switchbox.existingSecret=x", "give existingSecret, or user, password and authority"},
-		{"topoDiscovery.deploy=true,topoDiscovery.master.authenticate=true", "a token must not travel in the clear"},
-		{"topoDiscovery.deploy=true,topoDiscovery.master.exports[0]=kueue", "name labels too"},
+		{"topoDiscovery.enabled=true,topoDiscovery.master.authenticate=true", "a token must not travel in the clear"},
+		{"topoDiscovery.enabled=true,topoDiscovery.master.exports[0]=kueue", "name labels too"},
 		{"topoDiscovery.master.exports[0]=slurm", "/topoDiscovery/master/exports/0"},
 		{"gpuScheduler.assign=gpu-pods", "wait for a scheduler that is not installed"},
-		{"gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "needs MutatingAdmissionPolicy"},
+		{"gpuScheduler.enabled=true,gpuScheduler.assign=gpu-pods", "needs MutatingAdmissionPolicy"},
 		{"gpuScheduler.map.address=heddle-topo-master:9001", "/gpuScheduler/map/address"},
 		{"gpuScheduler.podGroups[0]=scheduling.volcano.sh", "/gpuScheduler/podGroups/0"},
 		{"gpuScheduler.map.maxAge=5", "/gpuScheduler/map/maxAge"},
@@ -102,15 +121,19 @@ func TestRejected(t *testing.T) {
 		{"gpuDevice.imexRequest=annotation,gpuDevice.imexChannels=0,gpuDevice.deviceListStrategy=envvar", "needs gpuDevice.deviceListStrategy: cdi"},
 		{"gpuDevice.kubeletDir=/var/lib/kubelet/", "/gpuDevice/kubeletDir"},
 		{"gpuDevice.maxSurge=0%", "/gpuDevice/maxSurge"},
-		{"gpuDevice.deploy=true,gpuDevice.metricsPort=9101", "gpuDevice.metricsPort and gpuLabel.metricsPort are both 9101"},
+		{"gpuDevice.enabled=true,gpuDevice.metricsPort=9101", "gpuDevice.metricsPort and gpuLabel.metricsPort are both 9101"},
 		{"gpuDevice.replayDevices=/run/x", "set gpuDevice.machineConfigMap too"},
 		{"driver.access=none", "/driver/access"},
-		{"registry=https://registry.example.com", "/registry"},
-		{"registry=", "--set registry=DOMAIN/PROJECT"},
+		{"image.repository=https://registry.example.com", "/image/repository"},
+		{"image.repository=", "--set image.repository=DOMAIN/PROJECT"},
 		{"config.cluster.domains.vendor=Example_com", "/config/cluster/domains/vendor"},
 		{"config.cluster.domains.company=example.com/x", "/config/cluster/domains/company"},
 		{"config.cluster.mod=sgpu", "additional properties 'mod' not allowed"},
 		{"config.nodes[0].mode=sgpu", "/config/nodes/0"},
+		{"config.cluster.health.ignoredXIDs[0]=63", "additional properties 'ignoredXIDs' not allowed"},
+		{"config.cluster.sgpu.enforce.memory=hard", "/config/cluster/sgpu/enforce/memory"},
+		{"config.cluster.rdma.resources[0].share=2", "additional properties 'share' not allowed"},
+		{"config.nodes[0].nodeName=n,config.nodes[0].topology.mod=auto", "additional properties 'mod' not allowed"},
 		{"config.cluster.taints.effect=Never", "/config/cluster/taints/effect"},
 		{"admissionPolicy.extraLabelKeys[0]=a*b*c", "/admissionPolicy/extraLabelKeys/0"},
 		{"admissionPolicy.extraLabelKeys[0]=*", "/admissionPolicy/extraLabelKeys/0"},

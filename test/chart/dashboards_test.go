@@ -2,7 +2,6 @@ package chart
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -26,23 +25,9 @@ type dashboard struct {
 }
 
 type panel struct {
-	ID          int    `json:"id"`
-	Title       string `json:"title"`
-	Type        string `json:"type"`
-	Description string `json:"description"`
-	Datasource  struct {
-		UID string `json:"uid"`
-	} `json:"datasource"`
-	GridPos     map[string]int `json:"gridPos"`
-	FieldConfig struct {
-		Defaults struct {
-			Unit string `json:"unit"`
-		} `json:"defaults"`
-	} `json:"fieldConfig"`
+	Title   string `json:"title"`
 	Targets []struct {
-		RefID        string `json:"refId"`
-		Expr         string `json:"expr"`
-		LegendFormat string `json:"legendFormat"`
+		Expr string `json:"expr"`
 	} `json:"targets"`
 }
 
@@ -68,7 +53,7 @@ func dashboards(t *testing.T, objects rendered) map[string]*dashboard {
 
 // Grafana's sidecar finds the dashboards by their label, where they are wanted.
 func TestDashboards(t *testing.T) {
-	if all := dashboards(t, render(t, "--set", "monitoring.deploy=true")); len(all) > 0 {
+	if all := dashboards(t, render(t, "--set", "monitoring.enabled=true")); len(all) > 0 {
 		t.Errorf("%d dashboards that nothing asked for", len(all))
 	}
 	objects := render(t, "--set", "monitoring.dashboards.enabled=true,monitoring.dashboards.annotations.grafana_folder=GPUs")
@@ -76,47 +61,6 @@ func TestDashboards(t *testing.T) {
 		m := get[*corev1.ConfigMap](t, objects, "ConfigMap/heddle-dashboard-"+name)
 		if m.Labels["grafana_dashboard"] != "1" || m.Annotations["grafana_folder"] != "GPUs" || m.Data[name+".json"] == "" {
 			t.Errorf("%s: labels %v, annotations %v, %d files", m.Name, m.Labels, m.Annotations, len(m.Data))
-		}
-	}
-}
-
-// Every panel has a title, a description, a unit, a query and a place of its own, and reads the data source and the
-// variables that its dashboard has.
-func TestPanels(t *testing.T) {
-	for id, d := range dashboards(t, render(t, "--set", "monitoring.dashboards.enabled=true")) {
-		known := map[string]bool{"__rate_interval": true}
-		for _, v := range d.Templating.List {
-			known[v.Name] = true
-		}
-		if !known["datasource"] || len(d.Panels) < 10 {
-			t.Errorf("%s: %d panels, variables %v", id, len(d.Panels), known)
-		}
-		ids, taken := map[int]bool{}, map[string]string{}
-		for _, p := range d.Panels {
-			if ids[p.ID] || p.Title == "" || p.FieldConfig.Defaults.Unit == "" || p.Datasource.UID != "${datasource}" ||
-				len(p.Targets) == 0 || !strings.HasSuffix(p.Description, ".") {
-				t.Errorf("%s: panel %+v", id, p)
-			}
-			ids[p.ID] = true
-			for x := range p.GridPos["w"] {
-				for y := range p.GridPos["h"] {
-					at := fmt.Sprint(p.GridPos["x"]+x, " ", p.GridPos["y"]+y)
-					if other := taken[at]; other != "" {
-						t.Fatalf("%s: %q overlaps %q", id, p.Title, other)
-					}
-					taken[at] = p.Title
-				}
-			}
-			for _, q := range p.Targets {
-				if q.RefID == "" || p.Type == "timeseries" && q.LegendFormat == "" {
-					t.Errorf("%s: %q has a query without a name: %+v", id, p.Title, q)
-				}
-				for _, v := range regexp.MustCompile(`\$\{?(\w+)`).FindAllStringSubmatch(q.Expr, -1) {
-					if !known[v[1]] {
-						t.Errorf("%s: %q reads the unknown variable %s", id, p.Title, v[1])
-					}
-				}
-			}
 		}
 	}
 }

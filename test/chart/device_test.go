@@ -16,7 +16,7 @@ const devicePlugin = "heddle-device-plugin"
 // renderDevice renders the chart with the device plugin on.
 func renderDevice(t *testing.T, args ...string) rendered {
 	t.Helper()
-	return render(t, append([]string{"--set", "gpuDevice.deploy=true"}, args...)...)
+	return render(t, append([]string{"--set", "gpuDevice.enabled=true"}, args...)...)
 }
 
 func devicePod(t *testing.T, r rendered) corev1.PodSpec {
@@ -99,7 +99,7 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 		{"shares without CDI", "config.cluster.mode=sgpu,gpuDevice.deviceListStrategy=envvar", "mode: sgpu in config takes gpuDevice.deviceListStrategy=cdi"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", "gpuDevice.deploy=true", "--set", tt.sets)
+			_, err := helm(t, "template", generated, chartDir, "-n", namespace, "--set", "gpuDevice.enabled=true", "--set", tt.sets)
 			if (err != nil) != (tt.want != "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -109,7 +109,7 @@ func TestEnforcersThatTheChartLacks(t *testing.T) {
 
 // The documented command for shares on every node.
 func TestHybridMode(t *testing.T) {
-	want := render(t, "--set", "gpuDevice.deploy=true,config.cluster.mode=sgpu")
+	want := render(t, "--set", "gpuDevice.enabled=true,config.cluster.mode=sgpu")
 	if diff := cmp.Diff(want, render(t, "--set", "gpuDevice.sGPUHybridMode=true")); diff != "" {
 		t.Errorf("not what config.cluster.mode=sgpu makes (-want +got):\n%s", diff)
 	}
@@ -138,7 +138,7 @@ func TestKubeletRootDir(t *testing.T) {
 func TestDriverAccess(t *testing.T) {
 	for access, host := range map[string]bool{"auto": true, "runtime": false} {
 		objects := renderDevice(t, "--set", "driver.access="+access, "--set", "gpuDevice.mps=true",
-			"--set", "topoDiscovery.deploy=true", "--set", "topoDiscovery.worker.infiniband=false")
+			"--set", "topoDiscovery.enabled=true", "--set", "topoDiscovery.worker.infiniband=false")
 		for _, name := range []string{"heddle-feature-discovery", devicePlugin, "heddle-topo-worker", "heddle-mps"} {
 			c := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name).Spec.Template.Spec.Containers[0]
 			visible := c.Env[slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NVIDIA_VISIBLE_DEVICES" })].Value
@@ -156,7 +156,7 @@ func TestDriverAccess(t *testing.T) {
 // Probes go where the daemons of the host's network listen.
 func TestBindAddress(t *testing.T) {
 	for address, listen := range map[string]string{"127.0.0.1": "127.0.0.1", "::1": "[::1]"} {
-		objects := renderDevice(t, "--set", "bindAddress="+address, "--set", "topoDiscovery.deploy=true")
+		objects := renderDevice(t, "--set", "bindAddress="+address, "--set", "topoDiscovery.enabled=true")
 		for _, name := range []string{"heddle-feature-discovery", devicePlugin, "heddle-topo-worker"} {
 			c := get[*appsv1.DaemonSet](t, objects, "DaemonSet/"+name).Spec.Template.Spec.Containers[0]
 			live, ready := c.LivenessProbe.HTTPGet, c.ReadinessProbe.HTTPGet

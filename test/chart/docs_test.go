@@ -107,7 +107,7 @@ func commands(t *testing.T, page string) []string {
 // Commands in the documentation work: values exist, objects and files are
 // there, flags are known.
 func TestDocumentedCommands(t *testing.T) {
-	objects := render(t, "--set", "gpuDevice.deploy=true", "--set", "topoDiscovery.deploy=true")
+	objects := render(t, "--set", "gpuDevice.enabled=true", "--set", "topoDiscovery.enabled=true")
 	pages, err := filepath.Glob(root + "/docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)

@@ -32,8 +32,8 @@ func TestExamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if filepath.Base(file) == "volcano-scheduler-conf.yaml" {
-			continue // No object: the tests of heddle-vc-scheduler read it.
+		if slices.Contains([]string{"volcano-scheduler-conf.yaml", "mpijob-nccl-auto.yaml"}, filepath.Base(file)) {
+			continue // No object: the tests of heddle-vc-scheduler read it; TestDocumentedMPIJobs.
 		}
 		if slices.Contains([]string{"label-rules.yaml", "sgpu-nodes.yaml"}, filepath.Base(file)) {
 			checkConfig(t, get[*corev1.ConfigMap](t, render(t, "-f", file), "ConfigMap/heddle-device-config"))
@@ -83,6 +83,24 @@ func TestExamples(t *testing.T) {
 	checkPool(t, "inference", get[*appsv1.Deployment](t, all, "Deployment/inference-deployment").Spec.Template.Spec)
 }
 
+// TestDocumentedMPIJobs: the NCCL test without a list of HCAs is the documented one but for that option.
+func TestDocumentedMPIJobs(t *testing.T) {
+	var jobs []any
+	for _, name := range []string{"mpijob-nccl.yaml", "mpijob-nccl-auto.yaml"} {
+		text, err := os.ReadFile(filepath.Join(root, "deploy/examples", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool {
+			return name == "mpijob-nccl.yaml" && strings.HasPrefix(strings.TrimSpace(line), "-x NCCL_IB_HCA=")
+		})
+		jobs = append(jobs, decode(t, strings.Join(lines, "\n"))["MPIJob/nccl-test"])
+	}
+	if diff := gocmp.Diff(jobs[0], jobs[1]); diff != "" || jobs[0] == nil {
+		t.Errorf("(-documented +without a list):\n%s", diff)
+	}
+}
+
 // The examples of other makers ask for that maker's resources and name no other maker's; MetaX's are
 // the documented ones with MetaX's keys.
 func TestExamplesOfOtherMakers(t *testing.T) {
@@ -104,7 +122,7 @@ func TestExamplesOfOtherMakers(t *testing.T) {
 				if !ok {
 					continue
 				}
-				if id != "ConfigMap/heddle-device-config" {
+				if want := map[string]string{"amd": "heddle", "metax": "metax"}[folder]; id != "ConfigMap/"+want+"-device-config" {
 					t.Errorf("%s: %s", file, id)
 				}
 				checkConfig(t, m)

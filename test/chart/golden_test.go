@@ -29,7 +29,7 @@ func goldens() []rendering {
 		{name: "feature-default", templates: feature + " feature-discovery/rbac.yaml"},
 		{
 			name: "feature-runtime", templates: feature,
-			set: "registry=registry.example.com/gpu/,tag=v9,imagePullPolicy=Always,imagePullSecrets[0].name=pull," +
+			set: "image.repository=registry.example.com/gpu/,image.tag=v9,image.pullPolicy=Always,imagePullSecrets[0].name=pull," +
 				"driver.access=runtime,driver.runtimeClassName=nvidia",
 		},
 		{
@@ -40,7 +40,7 @@ func goldens() []rendering {
 		{name: "device-default", templates: device + " device-plugin/rbac.yaml"},
 		{
 			name: "device-runtime", templates: device,
-			set: "registry=registry.example.com/gpu/,tag=v9,imagePullSecrets[0].name=pull,driver.access=runtime," +
+			set: "image.repository=registry.example.com/gpu/,image.tag=v9,imagePullSecrets[0].name=pull,driver.access=runtime," +
 				"driver.runtimeClassName=nvidia,driver.root=/opt/nvidia/driver,gpuDevice.cdiHook=/usr/bin/nvidia-cdi-hook,gpuDevice.gdrcopy=true," +
 				"gpuDevice.gds=true,gpuDevice.imexChannels=0,gpuDevice.kubeletDir=/data/kubelet," +
 				"gpuDevice.cdiDir=/etc/cdi,gpuDevice.deviceListStrategy=envvar,gpuDevice.authenticate=false,gpuDevice.maxSurge=0",
@@ -95,10 +95,10 @@ func goldens() []rendering {
 		{name: "test", templates: "tests/status.yaml", set: "uninstall.nodeSelector.pool=infra"},
 		{
 			name: "monitoring", templates: "monitoring/podmonitors.yaml scheduler/monitoring.yaml",
-			set: "monitoring.deploy=true,gpuDevice.metricsPort=19102,monitoring.labels.release=prom,monitoring.tokenSecret.name=s",
+			set: "monitoring.enabled=true,gpuDevice.metricsPort=19102,monitoring.labels.release=prom,monitoring.tokenSecret.name=s",
 		},
 		{
-			name: "network", templates: "networkpolicy.yaml budgets.yaml", set: "networkPolicy.deploy=true",
+			name: "network", templates: "networkpolicy.yaml budgets.yaml", set: "networkPolicy.enabled=true",
 			args: []string{"--set-json", `networkPolicy.topoMasterFrom=[{"podSelector":{"matchLabels":{"app":"x"}}}]`},
 		},
 	}
@@ -109,7 +109,7 @@ func goldens() []rendering {
 func TestGoldens(t *testing.T) {
 	for _, g := range goldens() {
 		t.Run(g.name, func(t *testing.T) {
-			args := append([]string{"--set", "topoDiscovery.deploy=true,gpuScheduler.deploy=true"}, g.args...)
+			args := append([]string{"--set", "topoDiscovery.enabled=true,gpuScheduler.enabled=true"}, g.args...)
 			if g.set != "" {
 				args = append(args, "--set", g.set)
 			}

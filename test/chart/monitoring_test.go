@@ -15,7 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/test/docs"
 )
 
-const everything = "gpuDevice.deploy=true,topoDiscovery.deploy=true,gpuScheduler.deploy=true"
+const everything = "gpuDevice.enabled=true,topoDiscovery.enabled=true,gpuScheduler.enabled=true"
 
 // alert is one rule of a PrometheusRule.
 type alert struct {
@@ -55,7 +55,7 @@ func alerts(t *testing.T, objects rendered) (all []alert) {
 
 // Every alert has its steps under its name, and every heading an alert.
 func TestAlertsHaveRunbooks(t *testing.T) {
-	objects := render(t, "--set", everything, "--set", "monitoring.deploy=true")
+	objects := render(t, "--set", everything, "--set", "monitoring.enabled=true")
 	page, err := os.ReadFile(root + "/" + docs.Observability)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestAlertsAreOfMetricsThatThereAre(t *testing.T) {
 				return ok && strings.Contains(source, `"`+name+`"`)
 			}))
 	}
-	all := alerts(t, render(t, "--set", everything, "--set", "monitoring.deploy=true"))
+	all := alerts(t, render(t, "--set", everything, "--set", "monitoring.enabled=true"))
 	var expressions []string
 	for _, a := range all {
 		expressions = append(expressions, strings.Join(strings.Fields(a.Expr), " "))
@@ -142,7 +142,7 @@ func TestAlertsAreOfMetricsThatThereAre(t *testing.T) {
 func TestDocumentedAlerts(t *testing.T) {
 	rows := [][]string{{"alert", "severity", "fires when", "for", "summary"}}
 	label := regexp.MustCompile(`\{\{ \$(?:labels\.)?(\w+) \}\}`)
-	for _, a := range alerts(t, render(t, "--set", everything, "--set", "monitoring.deploy=true")) {
+	for _, a := range alerts(t, render(t, "--set", everything, "--set", "monitoring.enabled=true")) {
 		summary := label.ReplaceAllStringFunc(a.Annotations["summary"], func(s string) string {
 			return strings.ToUpper(label.FindStringSubmatch(s)[1])
 		})

@@ -8,7 +8,7 @@ import (
 // notes are what helm prints after an installation with these values.
 func notes(t *testing.T, set string) string {
 	t.Helper()
-	out, err := helm(t, "install", "x", chartDir, "-n", namespace, "--dry-run=client", "--set", "gpuDevice.deploy=true,"+set)
+	out, err := helm(t, "install", "x", chartDir, "-n", namespace, "--dry-run=client", "--set", "gpuDevice.enabled=true,"+set)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -367,7 +367,7 @@ func TestSharesPolicy(t *testing.T) {
 	var tries []try[corev1.Pod]
 	for _, key := range []string{"a", wellknown.SGPUAllocation, wellknown.SGPUBound, wellknown.HAMiAllocation} {
 		for _, user := range []string{
-			"alice", account + "heddle-scheduler", account + "heddle-device-plugin", "system:serviceaccount:ml:heddle-device-plugin", "system:serviceaccount:hami:s",
+			"alice", account + "heddle-scheduler", account + "heddle-device-plugin", "system:serviceaccount:ml:heddle-device-plugin", "system:serviceaccount:velero:velero", patchesNodes,
 		} {
 			tries = append(tries, try[corev1.Pod]{key + " by " + user, func(w *podWrite) {
 				w.user()["username"], w.new.Annotations[key] = user, "{}"
@@ -383,15 +383,17 @@ func TestSharesPolicy(t *testing.T) {
 			w.new.Status.Phase = corev1.PodFailed
 		}})
 	}
-	p := policyOf(t, renderDevice(t, "--set", hamiOn, "--set", "admissionPolicy.shareWriters={system:serviceaccount:hami:s}"), sharesPolicy)
+	p := policyOf(t, renderDevice(t, "--set", hamiOn, "--set", "admissionPolicy.shareWriters={system:serviceaccount:velero:velero}"), sharesPolicy)
 	checkPolicy(t, p, sharesPolicy, base, tries)
 
-	// HAMi's own annotation is for its configured account alone, and open to all where
-	// none is configured or HAMi is off.
-	for _, args := range [][]string{{"--set", hamiOn}, {"--set", "admissionPolicy.shareWriters={a}"}, {"--set", "gpuScheduler.deploy=true"}} {
-		p := policyOf(t, renderDevice(t, args...), sharesPolicy)
-		if strings.Contains(p.spec.MatchConditions[0].Expression, wellknown.HAMiAllocation) {
-			t.Errorf("with %v the policy looks at HAMi's annotation", args)
+	// HAMi's own annotation is open to all where no node works with HAMi.
+	for args, guarded := range map[string]bool{
+		hamiOn: true, "config.cluster.domains.vendor=metax-tech.com": true, "gpuScheduler.enabled=true": true,
+		"config.cluster.domains.vendor=nvidia.com": false, "config.cluster.sgpu.hami=false": false,
+	} {
+		p := policyOf(t, renderDevice(t, "--set", args), sharesPolicy)
+		if strings.Contains(p.spec.MatchConditions[0].Expression, wellknown.HAMiAllocation) != guarded {
+			t.Errorf("with %s the policy looks at HAMi's annotation: %v, want %v", args, !guarded, guarded)
 		}
 	}
 }
@@ -405,8 +407,9 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus},
-		"conditions":  {wellknown.ConditionDevices, wellknown.ConditionModes, wellknown.ConditionRemediation}, "resources": {"nodes", "nodes/status"},
+		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus,
+			wellknown.MetaXScores, wellknown.MetaXLosses, wellknown.HAMiGPUs},
+		"conditions": {wellknown.ConditionDevices, wellknown.ConditionModes, wellknown.ConditionRemediation}, "resources": {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

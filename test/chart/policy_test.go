@@ -26,6 +26,8 @@ const (
 	// What the API server lets one expression cost: PerCallLimit in
 	// k8s.io/apiserver/pkg/apis/cel.
 	callLimit = 1_000_000
+	// patchesNodes is HAMi's scheduler, which has the permission to patch any Node.
+	patchesNodes = "system:serviceaccount:hami:s"
 )
 
 // write is a request to write an object; old or new is nil where it is made or
@@ -48,7 +50,7 @@ func (w *write[T]) user() map[string]any { return w.request["userInfo"].(map[str
 // in is what the expressions of a policy see.
 func (w *write[T]) in(t *testing.T, p *policy) map[string]any {
 	t.Helper()
-	in := map[string]any{"object": nil, "oldObject": nil, "request": w.request}
+	in := map[string]any{"object": nil, "oldObject": nil, "request": w.request, "authorizer": w.user()["username"] == patchesNodes}
 	if w.new != nil {
 		in["object"] = plain(t, w.new)
 	}
@@ -138,7 +140,10 @@ func policyOf(t *testing.T, objects rendered, daemon string) *policy {
 		cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true), cel.OptionalTypes(),
 		ext.Strings(ext.StringsVersion(2)),
 		cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
-		cel.Variable("variables", cel.DynType),
+		cel.Variable("variables", cel.DynType), cel.Variable("authorizer", cel.BoolType),
+		authorizer("group", ""), authorizer("resource", "nodes"), authorizer("check", "patch"),
+		cel.Function("allowed", cel.MemberOverload("allowed", []*cel.Type{cel.BoolType}, cel.BoolType,
+			cel.UnaryBinding(func(may ref.Val) ref.Val { return may }))),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -156,6 +161,12 @@ func policyOf(t *testing.T, objects rendered, daemon string) *policy {
 		t.Errorf("the policy depends on another object: paramKind %v, paramRef %v", object.Spec.ParamKind, binding.Spec.ParamRef)
 	}
 	return &policy{env: env, spec: &object.Spec}
+}
+
+// authorizer is a step of the question whether the user may patch Nodes, the only one that policies ask.
+func authorizer(step, of string) cel.EnvOption {
+	return cel.Function(step, cel.MemberOverload(step, []*cel.Type{cel.BoolType, cel.StringType}, cel.BoolType,
+		cel.BinaryBinding(func(may, asked ref.Val) ref.Val { return may.(types.Bool) && types.Bool(asked == types.String(of)) })))
 }
 
 // plain is an object as CEL sees it: its JSON, null if there is none.

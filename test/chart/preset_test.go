@@ -95,7 +95,7 @@ func TestGitOps(t *testing.T) {
 		if err := os.WriteFile(own, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args := []string{"template", "heddle", chartDir, "-n", namespace, "--set", "gpuScheduler.deploy=true", "-f", own}
+		args := []string{"template", "heddle", chartDir, "-n", namespace, "--set", "gpuScheduler.enabled=true", "-f", own}
 		if preset != "" {
 			args = slices.Insert(args, 5, "-f", preset)
 		}

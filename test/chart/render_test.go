@@ -63,7 +63,7 @@ var helmAnswers sync.Map
 // names no registry has its images on the nodes.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	if args[0] != "show" && !strings.Contains(strings.Join(args, " "), "registry=") {
+	if args[0] != "show" && !strings.Contains(strings.Join(args, " "), "image.repository=") {
 		args = append(args, "--set", "localImages=true")
 	}
 	path, err := helmBinary()

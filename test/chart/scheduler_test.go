@@ -40,7 +40,7 @@ func TestSchedulerConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects := render(t, append(args, "--set", "gpuScheduler.deploy=true", "--set", "topoDiscovery.deploy=true")...)
+		objects := render(t, append(args, "--set", "gpuScheduler.enabled=true", "--set", "topoDiscovery.enabled=true")...)
 		config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
 		if diff := cmp.Diff(read(string(text)), read(config)); diff != "" {
 			t.Errorf("%s (-documented +chart):\n%s", file, diff)
@@ -50,7 +50,7 @@ func TestSchedulerConfiguration(t *testing.T) {
 
 // TestSchedulerKnowsEveryMaker: with auto the scheduler itself expands the names.
 func TestSchedulerKnowsEveryMaker(t *testing.T) {
-	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set", "config.cluster.domains.vendor=auto")
+	objects := render(t, "--set", "gpuScheduler.enabled=true", "--set", "config.cluster.domains.vendor=auto")
 	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
 	for _, want := range []string{`"vendor":"auto"`, "nvidia.com/vmemory, amd.com/vcore, amd.com/vmemory, metax-tech.com/vcore"} {
 		if !strings.Contains(config, want) {
@@ -62,7 +62,7 @@ func TestSchedulerKnowsEveryMaker(t *testing.T) {
 // TestSchedulerKnowsNames: the names and units of the cluster's section are the scheduler's too.
 func TestSchedulerKnowsNames(t *testing.T) {
 	objects := render(t, append([]string{
-		"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods", "--set-json",
+		"--set", "gpuScheduler.enabled=true,gpuScheduler.assign=gpu-pods", "--set-json",
 		`config.cluster={"resources":{"sgpu":"nvidia.com/gpu","vcore":"nvidia.com/gpucores","vmemory":"nvidia.com/gpumem",` +
 			`"vmemoryUnit":"MiB","vmemoryPercentage":"nvidia.com/gpumem-percentage"},"sgpu":{"defaults":{"vcore":0}}}`,
 	}, mutating...)...)
@@ -85,7 +85,7 @@ func TestSchedulerKnowsNames(t *testing.T) {
 
 // Values that are no whole numbers, and the limits of requests, arrive as they are.
 func TestSchedulerWeightsAndRates(t *testing.T) {
-	objects := render(t, "--set", "gpuScheduler.deploy=true", "--set-json",
+	objects := render(t, "--set", "gpuScheduler.enabled=true", "--set-json",
 		`gpuScheduler={"gpuAware":{"weight":1,"loss.weight":0.5}}`)
 	config := get[*corev1.ConfigMap](t, objects, "ConfigMap/"+schedulerName).Data["scheduler.yaml"]
 	for _, want := range []string{`gpuAware: {"loss.weight":0.5,"weight":1}`} {
@@ -99,14 +99,14 @@ func TestSchedulerWeightsAndRates(t *testing.T) {
 func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
 	const key = "heddle.dev/scheduler-config"
 	sums := map[string]bool{}
-	for _, set := range []string{"topoDiscovery.deploy=false", "topoDiscovery.deploy=true", "gpuScheduler.map.without=wait"} {
-		d := get[*appsv1.Deployment](t, render(t, "--set", "gpuScheduler.deploy=true,"+set), "Deployment/"+schedulerName)
+	for _, set := range []string{"topoDiscovery.enabled=false", "topoDiscovery.enabled=true", "gpuScheduler.map.without=wait"} {
+		d := get[*appsv1.Deployment](t, render(t, "--set", "gpuScheduler.enabled=true,"+set), "Deployment/"+schedulerName)
 		sums[d.Spec.Template.Annotations[key]] = true
 	}
 	if len(sums) != 3 {
 		t.Errorf("three configurations have the sums %v", sums)
 	}
-	objects := render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.existingConfigMap=mine")
+	objects := render(t, "--set", "gpuScheduler.enabled=true,gpuScheduler.existingConfigMap=mine")
 	d := get[*appsv1.Deployment](t, objects, "Deployment/"+schedulerName)
 	if got := d.Spec.Template.Spec.Volumes[0].ConfigMap.Name; got != "mine" || objects["ConfigMap/"+schedulerName] != nil {
 		t.Errorf("it mounts %s; the chart's own: %v", got, objects["ConfigMap/"+schedulerName])
@@ -115,7 +115,7 @@ func TestSchedulerRollsWithItsConfiguration(t *testing.T) {
 
 // People's PodGroups outlive the release.
 func TestPodGroupsAreKept(t *testing.T) {
-	objects := render(t, "--set", "gpuScheduler.deploy=true,gpuScheduler.podGroups={scheduling.x-k8s.io,scheduling.sigs.k8s.io}")
+	objects := render(t, "--set", "gpuScheduler.enabled=true,gpuScheduler.podGroups={scheduling.x-k8s.io,scheduling.sigs.k8s.io}")
 	for _, group := range []string{"scheduling.x-k8s.io", "scheduling.sigs.k8s.io"} {
 		crd := get[map[string]any](t, objects, "CustomResourceDefinition/podgroups."+group)
 		metadata, _ := crd["metadata"].(map[string]any)

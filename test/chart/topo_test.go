@@ -17,7 +17,7 @@ const (
 
 func renderTopo(t *testing.T, args ...string) rendered {
 	t.Helper()
-	return render(t, append([]string{"--set", "topoDiscovery.deploy=true"}, args...)...)
+	return render(t, append([]string{"--set", "topoDiscovery.enabled=true"}, args...)...)
 }
 
 // The command of other suites, whose `echo` puts a newline into user and

@@ -13,7 +13,7 @@ import (
 func TestSchedulerFlagsOfKubernetes(t *testing.T) {
 	const withoutDRA = "--feature-gates=" +
 		"DynamicResourceAllocation=false,DRASchedulerFilterTimeout=false,DRAPrioritizedList=false,DRAAdminAccess=false"
-	const deploy = "gpuScheduler.deploy=true"
+	const deploy = "gpuScheduler.enabled=true"
 	for _, tt := range []struct {
 		server, set string
 		flags       []string
@@ -58,7 +58,7 @@ func TestSchedulerFlagsOfKubernetes(t *testing.T) {
 // The daemons on the nodes ask for nothing that a minor version lacks, whatever a distribution adds to its name.
 func TestNodesTakeAnyKubernetes(t *testing.T) {
 	for _, version := range []string{"1.33.4", "v1.31.9-eks-5d4a308", "v1.34.1+k3s1", "v1.36.4+rke2r1", "1.37.0-aliyun.1", "v1.33.5-gke.1"} {
-		render(t, "--kube-version", version, "--set", "gpuDevice.deploy=true,topoDiscovery.deploy=true")
+		render(t, "--kube-version", version, "--set", "gpuDevice.enabled=true,topoDiscovery.enabled=true")
 	}
 	for _, version := range []string{"v1.30.5-gke.1443001", "v1.29.9-gke.1"} {
 		_, err := helm(t, "template", generated, chartDir, "--kube-version", version)

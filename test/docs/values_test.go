@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value is a key of the chart's values in a span of code, such as gpuDevice.deploy=true.
+// value is a key of the chart's values in a span of code, such as gpuDevice.enabled=true.
 var value = regexp.MustCompile("`([a-z][A-Za-z]*(?:\\.[A-Za-z]+)+)[=`:]")
 
 // notOfTheChart begin like values: a section of heddle's own configuration, a key of Flux's HelmRelease.

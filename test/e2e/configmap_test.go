@@ -17,7 +17,7 @@ func TestChartKeepsWhatKubectlWrote(t *testing.T) {
 	}
 	helm := func(args ...string) string {
 		return b.helm(t, append(args, release, "deploy/helm/heddle", "-n", suite,
-			"--set", "localImages=true,gpuLabel.deploy=false,gpuDevice.deploy=false")...)
+			"--set", "localImages=true,gpuLabel.enabled=false,gpuDevice.enabled=false")...)
 	}
 	b.applied(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+suite+"}}")
 	t.Cleanup(func() { b.kubectlAfter(t, "delete", "configmap", name, "-n", suite, "--ignore-not-found") })

@@ -80,7 +80,7 @@ func (b *bed) installChart(t *testing.T) {
 	if err := os.WriteFile(values, []byte(chartValues), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.installer.Chart(ctx, b.Cluster, "--values", values, "--set", "gpuDevice.deploy=false"); err != nil {
+	if err := b.installer.Chart(ctx, b.Cluster, "--values", values, "--set", "gpuDevice.enabled=false"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -201,7 +201,7 @@ func stepCleanup(t *testing.T, b *bed) {
 	release := strings.TrimSpace(b.helm(t, "list", "-n", suite, "-q"))
 	// Helm 4 applies server-side: the ConfigMap that the test edited is a conflict.
 	b.helm(t, "upgrade", release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m", "--force-conflicts",
-		"--set", "gpuLabel.cleanup=true", "--set", "registry="+install.Registry, "--set", "tag="+install.Tag)
+		"--set", "gpuLabel.cleanup=true", "--set", "image.repository="+install.Registry, "--set", "image.tag="+install.Tag)
 	b.waitLabel(t, "nvidia.com/gpu.product", "")
 	b.helm(t, "uninstall", release, "-n", suite, "--wait", "--no-hooks")
 }

@@ -37,7 +37,7 @@ gpuLabel:
         - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
 gpuDevice: {machineConfigMap: removable, affinity: *real}
 topoDiscovery:
-  deploy: true
+  enabled: true
   worker: {machineConfigMap: removable, affinity: *real}
   master: {replicas: 1, affinity: *real}
 uninstall: {affinity: *real}

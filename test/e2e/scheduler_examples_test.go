@@ -157,7 +157,7 @@ func TestDocumentedMPIJob(t *testing.T) {
 func TestGangLabels(t *testing.T) {
 	f := idleFleet(t, shared(t))
 	err := f.Apply(t.Context(), f.helm(t, "template", "x", "deploy/helm/heddle", "-s", "templates/scheduler/podgroups.yaml",
-		"--set", "gpuScheduler.deploy=true"))
+		"--set", "gpuScheduler.enabled=true"))
 	if err != nil {
 		t.Fatal(err)
 	}

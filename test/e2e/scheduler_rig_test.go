@@ -77,7 +77,7 @@ func idleFleet(t *testing.T, b *bed, set ...string) *fleet {
 	args := []string{
 		"template", "x", "deploy/helm/heddle", "-n", f.namespace,
 		"-s", "templates/scheduler/config.yaml", "-s", "templates/scheduler/deployment.yaml",
-		"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup", "--set", "gpuScheduler.deploy=true",
+		"--api-versions", "scheduling.k8s.io/v1beta1/PodGroup", "--set", "gpuScheduler.enabled=true",
 	}
 	for _, s := range set {
 		args = append(args, "--set", s)
@@ -207,7 +207,7 @@ func withGPUs(name string, n int, annotations map[string]string) cluster.Simulat
 func (f *fleet) assign(t *testing.T) {
 	t.Helper()
 	text := f.helm(t, "template", "x", "deploy/helm/heddle", "-n", f.namespace, "-s", "templates/scheduler/assign.yaml",
-		"--set", "gpuScheduler.deploy=true,gpuScheduler.assign=gpu-pods",
+		"--set", "gpuScheduler.enabled=true,gpuScheduler.assign=gpu-pods",
 		"--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
 	if err := f.Apply(t.Context(), text); err != nil {
 		t.Fatal(err)

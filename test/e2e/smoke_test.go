@@ -39,11 +39,11 @@ gpuLabel:
         - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
 gpuDevice: {machineConfigMap: smoke, affinity: *real}
 topoDiscovery:
-  deploy: true
+  enabled: true
   worker: {machineConfigMap: smoke, affinity: *real}
   master: {replicas: 1, affinity: *real}
 gpuScheduler:
-  deploy: true
+  enabled: true
   replicas: 1
   assign: gpu-pods
   affinity: *real

@@ -29,10 +29,10 @@ const (
 // topoValues are the values of the first installation: the worker reads the
 // real node, which has no HCA.
 const topoValues = `
-gpuLabel: {deploy: false}
-gpuDevice: {deploy: false}
+gpuLabel: {enabled: false}
+gpuDevice: {enabled: false}
 topoDiscovery:
-  deploy: true
+  enabled: true
   worker:
     affinity: &real
       nodeAffinity:

@@ -164,7 +164,7 @@ func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string
 	// A simulated master can end before the last worker is bound, and Volcano then deletes
 	// that one: the Event about its binding has its node.
 	var nodes map[string]string
-	on := regexp.MustCompile(` to (?:node )?(fly-\d+)`)
+	on := regexp.MustCompile(` to (?:node )?(fly-\w+)`)
 	eventually(t, func() string {
 		list, err := v.client.CoreV1().Events(v.namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod"})
 		if err != nil {
@@ -187,7 +187,7 @@ func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string
 
 // TestVolcano runs the documented jobs with vc-scheduler, and Volcano's own controllers
 // and webhooks: one whole in a super-node by the map of a real topo-master, one where
-// GPUs go together best, and one without GPUs.
+// GPUs go together best, one without GPUs, one in a queue, and one on the nodes that are kept for its purpose.
 func TestVolcano(t *testing.T) {
 	const port = 19505
 	v := newVolcano(t)
@@ -228,6 +228,41 @@ func TestVolcano(t *testing.T) {
 		if node != best {
 			t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
 		}
+	}
+	v.completes(t, "volcano-queue.yaml", "job-1", 1)
+	v.kubectl(t, "delete", "queue", "test")
+	v.nodes(t, withGPUs("fly-inference", 0, nil), withGPUs("fly-training", 0, nil))
+	v.pool(t, "inference")
+	v.pool(t, "training")
+	for pod, node := range v.completes(t, "metax/training-job.yaml", "training-job", 1) {
+		if node != "fly-training" {
+			t.Errorf("%s is on %s", pod, node)
+		}
+	}
+}
+
+// pool has heddle-feature-discovery label and taint a simulated node as one of MetaX's machines, kept for a purpose
+// under a company's domain.
+func (v *volcano) pool(t *testing.T, usage string) {
+	t.Helper()
+	discovery, err := v.installer.Build(t.Context(), nodeName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, configuration := "fly-"+usage, programtest.Config(t, "preset: scheme\ndomains: {company: maip.mxsf.io}\nusage: "+usage+"\n")
+	out, err := exec.CommandContext(t.Context(), discovery, "feature-discovery", "--oneshot", "--kubeconfig", v.Kubeconfig(),
+		"--node-name", name, "--machine", v.path("test/machines/metax-c500-box.json"), "--config", configuration).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var taints []string
+	for _, taint := range v.node(t, name).Spec.Taints {
+		taints = append(taints, taint.ToString())
+	}
+	slices.Sort(taints)
+	want := "[maip.mxsf.io/node.usage=" + usage + ":NoSchedule metax-tech.com/gpu.product=MXC500:NoSchedule]"
+	if got := fmt.Sprint(taints); got != want {
+		t.Fatalf("taints %s, want %s", got, want)
 	}
 }
 

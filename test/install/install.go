@@ -241,7 +241,7 @@ func (i *Installer) runHelm(ctx context.Context, kubeconfig string, args ...stri
 	if err != nil {
 		return "", err
 	}
-	if args[0] == "template" && !strings.Contains(strings.Join(args, " "), "registry=") {
+	if args[0] == "template" && !strings.Contains(strings.Join(args, " "), "image.repository=") {
 		args = append(args, "--set", "localImages=true")
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -259,7 +259,7 @@ func (i *Installer) Chart(ctx context.Context, c *cluster.Cluster, extra ...stri
 	args := append([]string{
 		"install", "deploy/helm/heddle", "--generate-name", "--wait", "--timeout", "3m",
 		"--create-namespace", "--namespace", "heddle-system",
-		"--set", "registry=" + Registry, "--set", "tag=" + Tag,
+		"--set", "image.repository=" + Registry, "--set", "image.tag=" + Tag,
 	}, extra...)
 	fmt.Fprintf(i.Log, "helm %s\n", strings.Join(args, " "))
 	_, err := i.Helm(ctx, c, args...)

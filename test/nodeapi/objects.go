@@ -126,7 +126,7 @@ func (s *Server) Pod(name string) *corev1.Pod {
 // Wait blocks until ok, which is called with Mu held.
 func (s *Server) Wait(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	for late := time.After(20 * time.Second); ; {
+	for late := time.After(5 * time.Minute); ; {
 		s.Mu.Lock()
 		done, note := ok(), s.note
 		s.Mu.Unlock()

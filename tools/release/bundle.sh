@@ -51,7 +51,7 @@ push() {
       esac
     done
   fi
-  echo "then: $0 unpack DIR && helm install heddle DIR/chart --set registry=$to --set tag=$tag"
+  echo "then: $0 unpack DIR && helm install heddle DIR/chart --set image.repository=$to --set image.tag=$tag"
 }
 
 case "${1:-}" in

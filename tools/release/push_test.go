@@ -82,7 +82,7 @@ func TestBundle(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), run, "push", host+"/ai/gpu")
 	cmd.Env = append(os.Environ(), "REGISTRY_INSECURE=1")
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--set registry="+host+"/ai/gpu --set tag=v1") {
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--set image.repository="+host+"/ai/gpu --set image.tag=v1") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	has(t, host+"/ai/gpu/heddle:v1", digest)

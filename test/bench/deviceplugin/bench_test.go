@@ -24,10 +24,10 @@ const (
 	quiet  = time.Minute
 )
 
-// BenchmarkIdle weighs the plugin while nothing happens, beside NVIDIA's and the least one.
+// BenchmarkIdle weighs the plugin while nothing happens, beside NVIDIA's.
 func BenchmarkIdle(b *testing.B) {
 	all := []contender{
-		{"", start(b, dgx(b))}, {"nvidia-", startNVIDIA(b, gpusAlone(b))}, {"least-", startLeast(b, gpusAlone(b))},
+		{"", start(b, dgx(b))}, {"nvidia-", startNVIDIA(b, gpusAlone(b))},
 	}
 	for b.Loop() {
 		wait(b, warmUp)
@@ -67,13 +67,12 @@ func wait(b *testing.B, d time.Duration) {
 }
 
 // BenchmarkRegistration measures from the start of a kubelet, a little before its
-// socket is there, until it has the GPUs, in turns with NVIDIA's plugin and the least: of the
+// socket is there, until it has the GPUs, in turns with NVIDIA's plugin: of the
 // plugin on a machine with GPUs alone, as NVIDIA's serves no others, and on one with HCAs.
 func BenchmarkRegistration(b *testing.B) {
 	all := []contender{
 		{"", start(b, gpusAlone(b))},
 		{"nvidia-", startNVIDIA(b, gpusAlone(b))},
-		{"least-", startLeast(b, gpusAlone(b))},
 		{"hcas-", start(b, dgx(b))},
 	}
 	times := map[string][]time.Duration{}
@@ -127,14 +126,11 @@ func ask(b *testing.B, name, socket string, p *plugin) asked {
 	return asked{contender{name, p}, client(b, p.socket(b, socket)), p.kubelet.State(gpus).Healthy}
 }
 
-// BenchmarkAllocate measures Allocate of one GPU, in turns with NVIDIA's plugin, and with the
-// least that any plugin in Go does: a process that looks the ID up in a map and answers with
-// its CDI name and an environment variable.
+// BenchmarkAllocate measures Allocate of one GPU, in turns with NVIDIA's plugin.
 func BenchmarkAllocate(b *testing.B) {
 	all := []asked{
 		ask(b, "", ownSocket, start(b, dgx(b))),
 		ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b, gpusAlone(b))),
-		ask(b, "least-", "least-*.sock", startLeast(b, gpusAlone(b))),
 	}
 	times := map[string][]time.Duration{}
 	for n := 0; b.Loop(); n++ {
@@ -147,7 +143,7 @@ func BenchmarkAllocate(b *testing.B) {
 }
 
 // BenchmarkAdmission measures what a kubelet asks before it admits a pod with one GPU: which one of
-// those that are free, and for its devices. The least plugin has no preference.
+// those that are free, and for its devices.
 func BenchmarkAdmission(b *testing.B) {
 	all := []asked{ask(b, "", ownSocket, start(b, dgx(b))), ask(b, "nvidia-", nvidiaSocket, startNVIDIA(b, gpusAlone(b)))}
 	times := map[string][]time.Duration{}

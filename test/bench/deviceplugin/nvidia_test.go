@@ -7,8 +7,6 @@ import (
 	"os/exec"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
@@ -33,6 +31,6 @@ func startNVIDIA(b *testing.B, n node) *plugin {
 		exec "$@"`, "sh", dir,
 		binary, "--driver-root", n.driver, "--driver-root-ctr-path", n.driver,
 		"--device-discovery-strategy", "nvml", "--fail-on-init-error")
-	p.run(b, cmd, unix.SIGTERM)
+	p.run(b, cmd)
 	return p
 }

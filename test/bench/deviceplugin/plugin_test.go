@@ -52,26 +52,13 @@ func start(b *testing.B, n node) *plugin {
 	p := &plugin{kubelet: kubelet.Start(b, dir), gpus: n.gpus}
 	cmd := exec.Command(binary, append(append([]string{"device-plugin"}, n.flags...), "--node-name", "n", "--kubelet-dir", dir, "--cdi-dir", filepath.Join(dir, "cdi"),
 		"--state-dir", filepath.Join(dir, "state"), "--driver-root", n.driver, "--metrics-address", "127.0.0.1:0")...)
-	p.run(b, cmd, unix.SIGTERM)
+	p.run(b, cmd)
 	return p
 }
 
-// startLeast runs the least plugin likewise, beside a kubelet of its own.
-func startLeast(b *testing.B, n node) *plugin {
-	b.Helper()
-	binary := program(b, "peers", "least", func(file string) (string, error) { return file, goBuild("-o", file, "./least") })
-	p := &plugin{kubelet: kubelet.Start(b, kubelet.Dir(b)), gpus: n.gpus}
-	cmd := exec.Command(binary, gpus, p.kubelet.PluginDir())
-	for i := range n.gpus {
-		cmd.Args = append(cmd.Args, fmt.Sprintf("GPU-%d", i))
-	}
-	p.run(b, cmd, unix.SIGKILL)
-	return p
-}
-
-// run starts the program, and ends it by a signal with the benchmark. It has offered the
+// run starts the program, and ends it with the benchmark. It has offered the
 // GPUs when run returns.
-func (p *plugin) run(b *testing.B, cmd *exec.Cmd, end unix.Signal) {
+func (p *plugin) run(b *testing.B, cmd *exec.Cmd) {
 	b.Helper()
 	// As the chart starts it, but without an API server.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=1"}
@@ -82,10 +69,10 @@ func (p *plugin) run(b *testing.B, cmd *exec.Cmd, end unix.Signal) {
 	}
 	p.pid = cmd.Process.Pid
 	b.Cleanup(func() {
-		if err := cmd.Process.Signal(end); err != nil {
+		if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
 			b.Error(err)
 		}
-		if err := cmd.Wait(); end == unix.SIGTERM && err != nil || b.Failed() {
+		if err := cmd.Wait(); err != nil || b.Failed() {
 			b.Errorf("the plugin ended: %v\n%s", err, log.String())
 		}
 	})

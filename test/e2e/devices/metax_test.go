@@ -127,7 +127,7 @@ func metaXShares(t *testing.T, r *rig) {
 }
 
 func metaXPools(t *testing.T, r *rig) {
-	if err := r.writeConfig(metaX + "usage: training\ntaints: {gpuProduct: true}\n"); err != nil {
+	if err := r.writeConfig(quickHealth + "preset: scheme\nusage: training\ndomains: {company: maip.mxsf.io}\n"); err != nil {
 		t.Fatal(err)
 	}
 	labeler := r.another(t, program(t, nodeProgram), labelerDaemon,
@@ -152,10 +152,12 @@ func metaXPools(t *testing.T, r *rig) {
 		t.Errorf("the log of heddle-feature-discovery has %q:\n%s", word, labeler.log)
 	}
 	var job struct {
-		Spec struct{ Template corev1.PodTemplateSpec }
+		Spec struct {
+			Tasks []struct{ Template corev1.PodTemplateSpec }
+		}
 	}
 	documented(t, "metax/training-job.yaml", &job)
-	p := &corev1.Pod{ObjectMeta: job.Spec.Template.ObjectMeta, Spec: job.Spec.Template.Spec}
+	p := &corev1.Pod{Spec: job.Spec.Tasks[0].Template.Spec} // TestVolcano has it from Volcano's controller.
 	p.Name = "training-job"
 	r.run(t, r.atHand(p))
 	r.remove(t, p.Name)

@@ -135,7 +135,7 @@ func (s *soak) programs(t *testing.T) {
 func (s *soak) schedulerFlags(t *testing.T, in *install.Installer) []string {
 	t.Helper()
 	rendered, err := in.Template(t.Context(), "x", "deploy/helm/heddle", "-n", namespace, "-s", "templates/scheduler/config.yaml",
-		"--set", "gpuScheduler.deploy=true,topoDiscovery.deploy=true,gpuScheduler.map.address=http://127.0.0.1:9001/node_group")
+		"--set", "gpuScheduler.enabled=true,topoDiscovery.enabled=true,gpuScheduler.map.address=http://127.0.0.1:9001/node_group")
 	if err != nil {
 		t.Fatal(err)
 	}

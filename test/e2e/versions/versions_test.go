@@ -110,7 +110,7 @@ func (w *world) chart(installer *install.Installer, version string) {
 	w.t.Helper()
 	w.apply(w.t, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "`+namespace+`"}}`)
 	text, err := installer.Template(w.t.Context(), "x", "deploy/helm/heddle", "-n", namespace, "--include-crds",
-		"--kube-version", version+".0", "--set", "gpuScheduler.deploy=true,gpuDevice.deploy=true,topoDiscovery.deploy=true",
+		"--kube-version", version+".0", "--set", "gpuScheduler.enabled=true,gpuDevice.enabled=true,topoDiscovery.enabled=true",
 		// The scheduler runs on this host, from where the Service has no name.
 		"--set", "gpuScheduler.map.address=http://127.0.0.1:1/node_group")
 	if err != nil {

@@ -1,25 +1,29 @@
 package planner
 
 import (
+	"flag"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
+
+var update = flag.Bool("update", false, "write the results in testdata")
 
 const gpu = "nvidia.com/gpu"
 
@@ -121,91 +125,63 @@ func names(pods []*corev1.Pod) string {
 	return strings.Join(out, " ")
 }
 
-// The fewest gangs leave, then those of the lowest priority, then the youngest, whole.
+// TestPreempt: the fewest gangs leave, then those of the lowest priority, then the youngest, whole. The file has the number
+// of pods, with 8 GPUs each, disruption budgets, the pods on every node as prey has them, "-" before those that terminate,
+// and who leaves.
 func TestPreempt(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		nodes   [][]string
-		pods    int
-		gpus    int
-		budgets map[string]int32
-		change  func(*Request)
-		want    string
-		none    bool
-	}{
-		{
-			name:  "one whole gang, not half of two",
-			nodes: [][]string{{"b/b0 8 0 2"}, {"a/a0 8 0 1"}, {"b/b1 8 0 2"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, want: "a0 a1",
-		},
-		{
-			name:  "one gang of a higher priority, not two pods of none",
-			nodes: [][]string{{"x 8 0 1"}, {"y 8 0 1"}, {"a/a0 8 5 1"}, {"a/a1 8 5 1"}}, pods: 2, gpus: 8, want: "a0 a1",
-		},
-		{
-			name:  "the lower priority",
-			nodes: [][]string{{"a/a0 8 2 1"}, {"b/b0 8 1 9"}}, pods: 1, gpus: 8, want: "b0",
-		},
-		{
-			name:  "the priority of a gang is its highest",
-			nodes: [][]string{{"a/a0 8 1 1"}, {"b/b0 8 2 9"}, {"a/a1 8 3 1"}}, pods: 1, gpus: 8, want: "b0",
-		},
-		{
-			name:  "the younger one",
-			nodes: [][]string{{"a/a0 8 1 2"}, {"b/b0 8 1 1"}, {"c/c0 8 1 3"}}, pods: 1, gpus: 8, want: "b0",
-		},
-		{
-			name:  "the whole gang, wherever it is",
-			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 1 1"}, {"a/a2 8 1 1"}}, pods: 1, gpus: 8, want: "a0 a1 a2",
-		},
-		{
-			name:  "no gang with a pod of the preemptor's priority",
-			nodes: [][]string{{"a/a0 8 1 1"}, {"a/a1 8 10 1"}}, pods: 1, gpus: 8, none: true,
-		},
-		{
-			name:  "a disruption budget is kept with one gang more",
-			nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}, {"b/b0 8 5 1"}, {"c/c0 8 5 1"}}, pods: 2, gpus: 8,
-			budgets: map[string]int32{"a": 1}, want: "b0 c0",
-		},
-		{
-			name:  "a disruption budget is broken rather than not to run",
-			nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}, {"b/b0 8 50 1"}}, pods: 2, gpus: 8,
-			budgets: map[string]int32{"a": 0}, want: "a0 a1",
-		},
-		{
-			name:  "what terminates is enough",
-			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 8 0 1"}}, pods: 1, gpus: 8, want: "a0",
-		},
-		{
-			name:  "what terminates counts beside a victim",
-			nodes: [][]string{{"-a/a0 8 0 1"}, {"b/b0 4 0 1", "-c 4 0 1"}, {"d/d0 8 1 1"}}, pods: 2, gpus: 8, want: "a0 b0 c",
-		},
-		{name: "not enough", nodes: [][]string{{"a/a0 8 0 1"}, {"b/b0 8 10 1"}}, pods: 2, gpus: 8, none: true},
-		{
-			name: "a member that never preempts", nodes: [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}}, pods: 2, gpus: 8, none: true,
-			change: func(r *Request) { r.Gangs[0].Members[1].Pod.Spec.PreemptionPolicy = new(corev1.PreemptNever) },
-		},
-		{
-			name: "one that runs may be of another priority", nodes: [][]string{{"x 8 10 1"}, {"a/a0 8 5 1"}}, pods: 2, gpus: 8, want: "a0",
-			change: func(r *Request) {
-				m := &r.Gangs[0].Members[0]
-				m.Node, m.Pod.Spec.Priority, m.Pod.Spec.PreemptionPolicy = "n0", new(int32(0)), new(corev1.PreemptNever)
-			},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			h := newHunt(t, tt.nodes)
-			for gang, n := range tt.budgets {
-				h.allow(gang, n)
+	golden.Rows(t, "testdata/victims.txt", *update, func(text string) string {
+		var nodes [][]string
+		pods, budgets := 0, map[string]int32{}
+		for line := range strings.Lines(text) {
+			word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+			switch word {
+			case "node":
+				nodes = append(nodes, strings.Split(rest, ", "))
+			case "pods":
+				pods = int(number(t, rest))
+			default:
+				gang, allowed, _ := strings.Cut(rest, " ")
+				budgets[gang] = number(t, allowed)
 			}
-			r := h.request(tt.pods, tt.gpus)
-			if tt.change != nil {
-				tt.change(r)
-			}
-			plan := newPlanner().Preempt(t.Context(), r, &h.cluster)
-			if diff := cmp.Diff(tt.want, names(plan.Leaving)); diff != "" || (plan.Places == nil) != tt.none {
-				t.Errorf("places %v, leaving (-want +got):\n%s", plan.Places, diff)
-			}
-		})
+		}
+		h := newHunt(t, nodes)
+		for gang, n := range budgets {
+			h.allow(gang, n)
+		}
+		return leaving(newPlanner().Preempt(t.Context(), h.request(pods, 8), &h.cluster))
+	})
+}
+
+func number(tb testing.TB, text string) int32 {
+	tb.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return int32(n)
+}
+
+func leaving(plan Plan) string {
+	if plan.Places == nil {
+		return "no plan"
+	}
+	return names(plan.Leaving)
+}
+
+// TestWhoPreempts: no gang of which a waiting member never preempts; what one that runs says does not matter.
+func TestWhoPreempts(t *testing.T) {
+	h := newHunt(t, [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}})
+	r := h.request(2, 8)
+	r.Gangs[0].Members[1].Pod.Spec.PreemptionPolicy = new(corev1.PreemptNever)
+	if got := leaving(newPlanner().Preempt(t.Context(), r, &h.cluster)); got != "no plan" {
+		t.Error(got)
+	}
+	h = newHunt(t, [][]string{{"x 8 10 1"}, {"a/a0 8 5 1"}})
+	r = h.request(2, 8)
+	m := &r.Gangs[0].Members[0]
+	m.Node, m.Pod.Spec.Priority, m.Pod.Spec.PreemptionPolicy = "n0", new(int32(0)), new(corev1.PreemptNever)
+	if got := leaving(newPlanner().Preempt(t.Context(), r, &h.cluster)); got != "a0" {
+		t.Error(got)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,8 +22,11 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
+
+var update = flag.Bool("update", false, "write the results in testdata")
 
 const good = `{"version": "v1", "comment": {"by": ["us", 1, null]}, "nodes": [
   {"name": "n0", "path": ["switchbox-1", "dragonfly-1"]},
@@ -219,36 +223,15 @@ func TestSecretAndAuthority(t *testing.T) {
 	fails("invalid https address")
 }
 
+// TestDecode: the file has answers, and what n1 gets of them.
 func TestDecode(t *testing.T) {
-	for _, tt := range []struct{ name, text, want string }{
-		{"good", good, ""},
-		{"another node's row", `{"version":"v1","nodes":[{"name":"n0","path":5},{"name":"n1","path":["a"]}]}`, ""},
-		{"node not there", `{"nodes": [], "version": "v1"}`, ""},
-		{"a list", `[]`, `invalid JSON in the answer: json: cannot unmarshal array`},
-		{"no nodes", `{"version": "v1"}`, "the answer has no nodes"},
-		{"another version", `{"version": "v2", "nodes": []}`, `version "v2" is not v1`},
-		{"cut", good[:100], "invalid JSON in the answer: unexpected end"},
-		{"more", good + "{}", "invalid JSON in the answer: invalid character '{' after"},
-		{
-			"a rail of a megabyte", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":` + strings.Repeat("1", 1<<20) + `}]}]}`,
-			"invalid JSON in the answer: json: cannot unmarshal number 111",
-		},
-		{"path is no list", `{"version":"v1","nodes":[{"name":"n1","path":"a"}]}`, "invalid JSON in the answer: json: cannot unmarshal string"},
-		{"path is a circle", `{"version":"v1","nodes":[{"name":"n1","path":["a","b","a"]}]}`, "path[2]: a stands in itself: it is entry 0 too"},
-		{"path too deep", `{"version":"v1","nodes":[{"name":"n1","path":["a","b","c","d","e","f","g","h","i"]}]}`, "path has 9 groups"},
-		{"bad group", `{"version":"v1","nodes":[{"name":"n1","path":["a b"]}]}`, `path[0]: invalid group "a b"`},
-		{"empty group", `{"version":"v1","nodes":[{"name":"n1","path":[""]}]}`, `path[0]: invalid group ""`},
-		{"rail twice", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":1,"switch":"a"},{"rail":1,"switch":"b"}]}]}`, "rails[1]: duplicate rail 1, plane 0"},
-		{"rail without a switch", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":1}]}]}`, "rails[0] names no switch"},
-		{"rail out of bounds", `{"version":"v1","nodes":[{"name":"n1","rails":[{"rail":-1,"switch":"a"}]}]}`, "rails[0]: rail -1, plane 0 is out of bounds"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			_, err := decode(strings.NewReader(tt.text), "n1")
-			if (err == nil) != (tt.want == "") || (err != nil && !strings.Contains(err.Error(), tt.want)) {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
-		})
-	}
+	golden.Rows(t, "testdata/answers.txt", *update, func(text string) string {
+		place, err := decode(strings.NewReader(text), "n1")
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("path %v, %d rails", place.Path, len(place.Rails))
+	})
 }
 
 // TestDocumentation reads the example of docs/concepts/topology.md.

@@ -1,6 +1,7 @@
 package static
 
 import (
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,8 +15,11 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
+
+var update = flag.Bool("update", false, "write the results in testdata")
 
 const good = `version: v1
 groups:
@@ -65,45 +69,20 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
+// TestFaults: what is wrong with one node takes no other away.
 func TestFaults(t *testing.T) {
-	for _, tt := range []struct{ name, text, want string }{
-		{"empty", "", `f: version: unsupported version "": supported is v1`},
-		{"no version", "nodes: {}", "f:1: version: unsupported version"},
-		{"no nodes", "version: v1", "f:1: nodes: is missing"},
-		{"a list", "- a", `f:1: invalid value "": want a section`},
-		{"no YAML", "a: [", "f:1: invalid YAML: did not find expected node content"},
-		{"two documents", "version: v1\n---\n{}", "f:2: only one YAML document"},
-		{"unknown key", "version: v1\nnodes:\n  n1:\n    paths: [a]\n", "f:4: nodes.n1.paths: unknown key"},
-		{"node twice", "version: v1\nnodes:\n  n1: {group: a}\n  n1: {group: b}\n", "f:4: nodes.n1: duplicate key; the first is on line 3"},
-		{"rail twice", "version: v1\nnodes:\n  n1:\n    rails:\n      0: a\n      0: b\n", "f:6: nodes.n1.rails.0: duplicate key"},
-		{"group in itself", "version: v1\nnodes:\n  n1: {path: [a, b, a]}\n", "f:3: nodes.n1.path[2]: a is in itself: it is entry 0 too"},
-		{"circle of groups", "version: v1\ngroups:\n  a: b\n  b: c\n  c: a\nnodes: {}\n", "f:3: groups.a: circle of groups: a is in b is in c is in a"},
-		{"group that is its own", "version: v1\ngroups:\n  a: a\nnodes: {}\n", "f:3: groups.a: circle of groups: a is in a"},
-		{"circle over two nodes", "version: v1\nnodes:\n  n1: {path: [a, b]}\n  n2: {path: [b, a]}\n", "f:3: nodes.n1.path[1]: circle of groups: b is in a is in b"},
-		{"two parents", "version: v1\nnodes:\n  n1: {path: [a, x]}\n  n2: {path: [b, x]}\n", "f:4: nodes.n2.path[1]: x is in b here and in a on line 3"},
-		{"path and group", "version: v1\nnodes:\n  n1: {path: [a], group: b}\n", "f:3: nodes.n1.group: set either group or path"},
-		{"no list", "version: v1\nnodes:\n  n1: {path: a}\n", `f:3: nodes.n1.path: invalid value "a": want a list`},
-		{"too deep", "version: v1\nnodes:\n  n1: {path: [a, b, c, d, e, f, g, h, i]}\n", "f:3: nodes.n1.path: 9 groups: want 1 to 8"},
-		{"too deep by groups", "version: v1\ngroups: {b: a}\nnodes:\n  n1: {path: [b, c, d, e, f, g, h, i]}\n", "f:4: nodes.n1: is in more than 8 groups"},
-		{"bad name", "version: v1\nnodes:\n  n1: {group: 'a b'}\n", "f:3: nodes.n1.group: \"a b\""},
-		{"bad rail", "version: v1\nnodes:\n  n1: {rails: {128: a}}\n", "f:3: nodes.n1.rails.128: invalid rail"},
-		{"bad plane", "version: v1\nnodes:\n  n1: {rails: {1/x: a}}\n", "f:3: nodes.n1.rails.1/x: invalid rail"},
-		{"no switch", "version: v1\nnodes:\n  n1: {rails: {1: {name: x}}}\n", "f:3: nodes.n1.rails.1: switch is missing"},
-		{"alias", "version: v1\nnodes:\n  n1: &a {group: b}\n  n2: *a\n", "f:4: nodes.n2: YAML anchors, aliases"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			nodes, err := Parse("f", []byte(tt.text))
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want %s", err, tt.want)
+	golden.Rows(t, "testdata/faults.txt", *update, func(text string) string {
+		nodes, err := Parse("f", []byte(text))
+		if err == nil {
+			t.Fatalf("accepted:\n%s", text)
+		}
+		for name := range nodes {
+			if !strings.Contains(err.Error(), ": nodes.") || strings.Contains(err.Error(), "nodes."+name) {
+				t.Errorf("%s has a place", name)
 			}
-			// What is wrong with one node takes no other away.
-			for name := range nodes {
-				if !strings.Contains(tt.want, ": nodes.") || strings.Contains(tt.want, "nodes."+name) {
-					t.Errorf("%s has a place", name)
-				}
-			}
-		})
-	}
+		}
+		return err.Error()
+	})
 }
 
 // A line of one node that is wrong is named, and costs no other node its place.

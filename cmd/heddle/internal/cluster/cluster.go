@@ -192,29 +192,40 @@ func Read[T any, P interface {
 	return into, nil
 }
 
-// ConfigName returns the name of the ConfigMap with the configuration that a pod reads; the chart's without one.
-func ConfigName(spec *corev1.PodSpec) string {
+// ConfigNames returns the names of the ConfigMaps with the configuration that a pod reads; without one those that
+// the chart's daemons read. A key of a later one replaces that of an earlier one.
+func ConfigNames(spec *corev1.PodSpec) (names []string) {
 	for _, v := range spec.Volumes {
-		if v.Name == "config" && v.ConfigMap != nil {
-			return v.ConfigMap.Name
+		switch {
+		case v.Name == "config" && v.ConfigMap != nil:
+			return []string{v.ConfigMap.Name}
+		case v.Name == "config" && v.Projected != nil:
+			for _, source := range v.Projected.Sources {
+				if source.ConfigMap != nil {
+					names = append(names, source.ConfigMap.Name)
+				}
+			}
+			return names
 		}
 	}
-	return "heddle-device-config"
+	return []string{"heddle-device-config", "metax-device-config"}
 }
 
-// ConfigFiles reads the keys of a ConfigMap, none if it does not exist.
-func ConfigFiles(ctx context.Context, client rest.Interface, namespace, name string) (map[string][]byte, error) {
-	object, err := Read[corev1.ConfigMap](ctx,
-		client.Get().Namespace(namespace).Resource("configmaps").Name(name), "ConfigMap "+namespace+"/"+name)
+// ConfigFiles reads the keys of ConfigMaps, none of one that does not exist.
+func ConfigFiles(ctx context.Context, client rest.Interface, namespace string, names ...string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	if apierrors.IsNotFound(err) {
-		return files, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	for key, text := range object.Data {
-		files[key] = []byte(text)
+	for _, name := range names {
+		object, err := Read[corev1.ConfigMap](ctx,
+			client.Get().Namespace(namespace).Resource("configmaps").Name(name), "ConfigMap "+namespace+"/"+name)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for key, text := range object.Data {
+			files[key] = []byte(text)
+		}
 	}
 	return files, nil
 }

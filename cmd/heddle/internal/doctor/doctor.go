@@ -131,8 +131,7 @@ func (f *flags) useCluster(ctx context.Context, n *clusterNode) error {
 		if pod == nil {
 			continue
 		}
-		name := cluster.ConfigName(&pod.Spec)
-		files, err := cluster.ConfigFiles(ctx, n.client, pod.Namespace, name)
+		files, err := cluster.ConfigFiles(ctx, n.client, pod.Namespace, cluster.ConfigNames(&pod.Spec)...)
 		if err == nil {
 			err = f.machine.Use(files)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/test/golden"
 )
 
 // answering is a device plugin; it returns its address.
@@ -70,69 +71,15 @@ func TestBindings(t *testing.T) {
 	}
 }
 
+// TestFindingsOfTheDevicePlugin: the file has reports of a device plugin, and what doctor prints of each.
 func TestFindingsOfTheDevicePlugin(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		reports report.Report
-		wrong   bool
-		want    []string
-	}{
-		{name: "nothing allocated", reports: report.Report{Node: "n"}, want: []string{"No container has devices.\n"}},
-		{
-			name: "served by another", wrong: true,
-			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Owner: "device-plugins/nvidia-gpu.sock"}}},
-			want: []string{
-				"nvidia.com/gpu  device-plugins/nvidia-gpu.sock  0 ",
-				"problem  resource nvidia.com/gpu\n  is served by device-plugins/nvidia-gpu.sock; heddle-device-plugin waits until it is free\n",
-			},
-		},
-		{
-			name: "served by two", wrong: true,
-			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Owner: "DeviceClass x"}}},
-			want:    []string{"DeviceClass x serves it too"},
-		},
-		{
-			name: "no kubelet", wrong: true,
-			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", LastError: "the kubelet does not listen"}}},
-			want:    []string{"nvidia.com/gpu  none ", "is not registered with the kubelet: the kubelet does not listen"},
-		},
-		{
-			name:    "withdrawn",
-			reports: report.Report{Resources: []report.Resource{{Name: "nvidia.com/gpu", Registered: true, Capacity: 2, Withdrawn: 1}}},
-			want:    []string{"note  resource nvidia.com/gpu\n  no longer allocates 1 device ID"},
-		},
-		{
-			name: "problems", wrong: true,
-			reports: report.Report{Problems: []report.Problem{{Name: "cdi", Reason: "no space left on device"}}},
-			want:    []string{"problem  heddle-device-plugin: cdi\n  no space left on device\n  -> The runtime reads CDI specs there"},
-		},
-		{
-			name: "shares that are not served", wrong: true,
-			reports: report.Report{Problems: []report.Problem{{Name: "shares", Reason: "envvar"}}},
-			want:    []string{"shares\n  envvar\n  -> Set the chart's gpuDevice.deviceListStrategy to cdi"},
-		},
-		{
-			name: "an init container that only the checkpoint knows, with a MIG device and no HCA",
-			reports: report.Report{
-				Bindings:   []report.Binding{{UID: "u-1", Container: "init", GPUs: []string{"MIG-01234567-89ab"}}},
-				GPUIndices: map[string]int{"MIG-01234567-89ab": 3},
-			},
-			want: []string{"UID u-1  init       3 (MIG-01234567)  -     -\n"},
-		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			tt.reports.Node = "gpu-1"
-			out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, tt.reports))
-			if errors.Is(err, cli.ErrFindings) != tt.wrong {
-				t.Errorf("error %v", err)
-			}
-			for _, want := range tt.want {
-				if !strings.Contains(out, want) {
-					t.Errorf("no %q in\n%s", want, out)
-				}
-			}
-		})
-	}
+	golden.Rows(t, "testdata/reports.txt", *update, func(reported string) string {
+		out, err := doctor(t, "--machine", machines+"dgx-h100.json", "--device-plugin", answering(t, json.RawMessage(reported)))
+		if errors.Is(err, cli.ErrFindings) != strings.Contains(out, "\nproblem  ") {
+			t.Errorf("error %v with\n%s", err, out)
+		}
+		return strings.TrimSuffix(out, "\n")
+	})
 }
 
 func TestDevicePluginThatDoesNotAnswer(t *testing.T) {

@@ -71,18 +71,18 @@ func (g *gathering) json(name string, object any, err error) {
 
 // config adds the ConfigMap that the daemons read, and the scheduler's.
 func (g *gathering) config(ctx context.Context, client rest.Interface, pods []corev1.Pod) {
-	names := map[string]string{configDir: cluster.ConfigName(&corev1.PodSpec{})}
+	names := map[string][]string{configDir: cluster.ConfigNames(&corev1.PodSpec{})}
 	for i := range pods {
 		dir := configDir
 		if cluster.Runs(&pods[i], scheduler) {
 			dir = "scheduler/"
 		}
 		if slices.ContainsFunc(pods[i].Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "config" }) {
-			names[dir] = cluster.ConfigName(&pods[i].Spec)
+			names[dir] = cluster.ConfigNames(&pods[i].Spec)
 		}
 	}
-	for dir, name := range names {
-		files, err := cluster.ConfigFiles(ctx, client, g.namespace, name)
+	for dir, from := range names {
+		files, err := cluster.ConfigFiles(ctx, client, g.namespace, from...)
 		if err != nil {
 			g.lacks(dir, err)
 		}

@@ -74,6 +74,7 @@ func TestNode(t *testing.T) {
 		"/api/v1/nodes/gpu-1": `{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-1", "labels": {"a": "b"}}}`,
 		"/api/v1/namespaces/heddle-system/configmaps/heddle-device-config": `{"kind": "ConfigMap", "apiVersion": "v1",
 			"data": {"version": "v1", "cluster-config": "topology: {clusterManager: 'https://me:secret1@x/'}\n"}}`,
+		"/api/v1/namespaces/heddle-system/configmaps/metax-device-config": `{"kind": "ConfigMap", "apiVersion": "v1", "data": {"nodes-config": "[]"}}`,
 		"/api/v1/namespaces/heddle-system/pods": `{"kind": "PodList", "apiVersion": "v1", "items": [
 			{"metadata": {"name": "plugin", "namespace": "heddle-system"}, "spec": {"nodeName": "gpu-1",
 				"containers": [{"name": "c", "env": [{"name": "WORD", "value": "secret3"}]}]},
@@ -104,7 +105,7 @@ func TestNode(t *testing.T) {
 	config := clitest.Kubeconfig(t, server.URL)
 	files, _ := written(t, "--kubeconfig", config, "--node", "gpu-1")
 	want := []string{
-		"config/cluster-config", "config/version", "contents.json", "events-pods.json", "logs/plugin.log",
+		"config/cluster-config", "config/nodes-config", "config/version", "contents.json", "events-pods.json", "logs/plugin.log",
 		"logs/plugin.preload.log", "node.json", "scheduler/config.yaml",
 	}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {

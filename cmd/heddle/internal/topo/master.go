@@ -161,7 +161,7 @@ func (m *master) service(ctx context.Context, api rest.Interface) error {
 		}
 	}
 	return errors.New("no Service with label " + cluster.AppLabel + "=" + app +
-		": is topoDiscovery.deploy on? Else give --topo-master")
+		": is topoDiscovery.enabled on? Else give --topo-master")
 }
 
 // remedy returns the advice for an answer of topo-master, or an empty string.

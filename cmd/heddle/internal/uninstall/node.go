@@ -45,10 +45,11 @@ func leftInNode(node *corev1.Node) leftIn {
 	}
 	for _, m := range node.ManagedFields {
 		l.topology = l.topology || m.Manager == publish.FieldManager && m.Operation == "Apply"
-		// HAMi's annotation of GPUs is removed if the device plugin wrote it.
-		if m.Manager == devicePlugin && m.FieldsV1 != nil &&
-			strings.Contains(string(m.FieldsV1.GetRawBytes()), `"f:`+wellknown.HAMiGPUs+`"`) {
-			l.annotations[wellknown.HAMiGPUs] = nil
+		// Annotations under MetaX's names are removed if the device plugin wrote them.
+		for _, key := range []string{wellknown.HAMiGPUs, wellknown.MetaXScores, wellknown.MetaXLosses} {
+			if m.Manager == devicePlugin && m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.GetRawBytes()), `"f:`+key+`"`) {
+				l.annotations[key] = nil
+			}
 		}
 	}
 	for _, c := range node.Status.Conditions {

@@ -51,7 +51,7 @@ func TestLeftInNode(t *testing.T) {
 					Annotations: map[string]string{"heddle.dev/free-gpus": "[]", "heddle.dev/cordoned-gpus": "GPU-1", "example.com/a": "1"},
 					ManagedFields: []metav1.ManagedFieldsEntry{{
 						Manager: devicePlugin, Operation: metav1.ManagedFieldsOperationUpdate,
-						FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:metax-tech.com/node-gpu-devices":{}}}}`),
+						FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:metax-tech.com/node-gpu-devices":{},"f:metax-tech.com/gpu.topology.losses":{}}}}`),
 					}},
 				},
 				Status: corev1.NodeStatus{Conditions: conditions("Ready", "HeddleReady")},
@@ -59,6 +59,7 @@ func TestLeftInNode(t *testing.T) {
 			leftIn{
 				annotations: map[string]any{
 					"heddle.dev/free-gpus": nil, "heddle.dev/cordoned-gpus": nil, "metax-tech.com/node-gpu-devices": nil,
+					"metax-tech.com/gpu.topology.losses": nil,
 				},
 				conditions: []map[string]string{{"type": "HeddleReady", "$patch": "delete"}},
 			},

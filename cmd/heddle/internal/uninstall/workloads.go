@@ -203,8 +203,8 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 	if plugin != nil {
 		spec = plugin.Spec.Template.Spec
 	}
-	name, c := cluster.ConfigName(&spec), config.Builtin()
-	files, err := cluster.ConfigFiles(ctx, u.client, u.namespace, name)
+	names, c := cluster.ConfigNames(&spec), config.Builtin()
+	files, err := cluster.ConfigFiles(ctx, u.client, u.namespace, names...)
 	if err != nil {
 		return nil, err
 	}
@@ -212,9 +212,9 @@ func (u *uninstall) resources(ctx context.Context, plugin *appsv1.DaemonSet) ([]
 		c = read
 	} else {
 		// The daemons use the last good one, which is unknown here.
-		u.progress("ConfigMap %s is invalid, using the default names of resources: %v", name, err)
+		u.progress("The configuration of %v is invalid, using the default names of resources: %v", names, err)
 	}
-	var names []string
+	names = nil
 	for _, section := range c.Sections() {
 		r := &section.Resources
 		names = append(names, r.GPU, r.SGPU, r.VCore, r.VMemory, section.Domains.MIGResources())

@@ -37,7 +37,7 @@ func TestCleanup(t *testing.T) {
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

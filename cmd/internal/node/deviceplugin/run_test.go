@@ -111,7 +111,7 @@ func TestServe(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	address := freeAddress(t)
 	start(t, k, t.TempDir(), address, io.Discard)
-	within, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	within, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()
 	for resource, n := range map[string]int{"nvidia.com/gpu": 8, "rdma/hca_shared_devices_ib": 512} {
 		k.Wait(within, resource, func(s kubelet.State) bool { return len(s.Healthy) == n })
@@ -152,7 +152,7 @@ func TestHandOver(t *testing.T) {
 	k := kubelet.Start(t, kubelet.Dir(t))
 	t.Setenv("KUBECONFIG", "")
 	const resource = "nvidia.com/gpu"
-	within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	within, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	dir, address := t.TempDir(), freeAddress(t)
 	stop := start(t, k, dir, address, io.Discard)

@@ -179,7 +179,7 @@ func TestWarningsAreNotRepeated(t *testing.T) {
 	configure := func(text, fault string) {
 		t.Helper()
 		b.configure(t, "cluster-config", text)
-		for deadline := time.After(10 * time.Second); ; {
+		for deadline := time.After(5 * time.Minute); ; {
 			if err := b.configs.Err(); err == nil && fault == "" || err != nil && fault != "" && strings.Contains(err.Error(), fault) {
 				return
 			}

@@ -125,11 +125,14 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- $effects | uniq | sortAlpha | toJson }}
 {{- end }}
 
-{{/* Whether any node works with HAMi: "true" or "". */}}
+{{/* Whether any node may work with HAMi: "true" or "". It may under auto where shares have MetaX's names. */}}
 {{- define "heddle.hami" -}}
 {{- $on := "" }}
+{{- $metax := has "metax-tech.com/sgpu" (include "heddle.shareResources" . | fromJson).share }}
+{{- $cluster := get (.Values.config.cluster.sgpu | default dict) "hami" | toString | default "auto" }}
 {{- range prepend .Values.config.nodes .Values.config.cluster }}
-{{- with .sgpu }}{{ if .hami }}{{ $on = "true" }}{{ end }}{{ end }}
+{{- $hami := get (.sgpu | default dict) "hami" | toString | default $cluster }}
+{{- if or (eq $hami "true") (and $metax (eq $hami "auto")) }}{{ $on = "true" }}{{ end }}
 {{- end }}
 {{- $on }}
 {{- end }}
@@ -197,10 +200,13 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 
 {{- define "heddle.deviceNodeAnnotations" -}}
 {{- $keys := list "heddle.dev/gpu-topology" "heddle.dev/free-gpus" "heddle.dev/sgpu-cards" "heddle.dev/hca-counts" "heddle.dev/gpu-release-status" }}
+{{- range include "heddle.domains" . | fromJsonArray }}
+{{- if eq .vendor "metax-tech.com" }}{{ $keys = concat $keys (list "metax-tech.com/gpu.topology.scores" "metax-tech.com/gpu.topology.losses") }}{{ end }}
+{{- end }}
 {{- if include "heddle.hami" . }}
 {{- $keys = append $keys "metax-tech.com/node-gpu-devices" }}
 {{- end }}
-{{- $keys | toJson }}
+{{- $keys | uniq | toJson }}
 {{- end }}
 
 {{- define "heddle.deviceRemovableAnnotations" -}}

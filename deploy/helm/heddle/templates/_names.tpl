@@ -10,10 +10,15 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 
+{{/* Registry and project of the images, which MetaX's documents call registry. */}}
+{{- define "heddle.repository" -}}
+{{ .Values.image.repository | default .Values.registry }}
+{{- end }}
+
 {{/* The image of a binary: dict "root" $ "name" <binary>. */}}
 {{- define "heddle.image" -}}
-{{- $tag := .root.Values.tag | default .root.Chart.AppVersion -}}
-{{- with .root.Values.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .name }}:{{ $tag }}
+{{- $tag := .root.Values.image.tag | default .root.Chart.AppVersion -}}
+{{- with include "heddle.repository" .root }}{{ trimSuffix "/" . }}/{{ end }}{{ .name }}:{{ $tag }}
 {{- end }}
 
 {{/* Where daemons on the host's network listen, before the colon of the port. */}}
@@ -66,9 +71,32 @@ readOnlyRootFilesystem: true
 {{ .Values.config.existingConfigMap | default "heddle-device-config" }}
 {{- end }}
 
-{{/* Whether heddle-device-plugin runs: "true" or "". */}}
+{{/* The volume with the configuration. The keys of a ConfigMap under MetaX's name, where there
+     is one, replace the chart's: of two sources with one key the kubelet takes the last. */}}
+{{- define "heddle.configVolume" -}}
+- name: config
+  projected:
+    sources:
+    - configMap:
+        name: {{ include "heddle.configMapName" . }}
+    {{- if not .Values.config.existingConfigMap }}
+    - configMap:
+        name: metax-device-config
+        optional: true
+    {{- end }}
+{{- end }}
+
+{{/* Whether the parts run: "true" or "". Two of them MetaX's documents enable by deploy. */}}
+{{- define "heddle.topology" -}}
+{{- with .Values.topoDiscovery }}{{ if or .enabled .deploy }}true{{ end }}{{ end }}
+{{- end }}
+
+{{- define "heddle.scheduler" -}}
+{{- with .Values.gpuScheduler }}{{ if or .enabled .deploy }}true{{ end }}{{ end }}
+{{- end }}
+
 {{- define "heddle.devicePlugin" -}}
-{{- if or .Values.gpuDevice.deploy .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
+{{- if or .Values.gpuDevice.enabled .Values.gpuDevice.sGPUHybridMode }}true{{ end }}
 {{- end }}
 
 {{/* The service account of a daemon as the API server names it: dict "root" $ "name" <daemon>. */}}
@@ -93,7 +121,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- if .Values.gpuDevice.sGPUHybridMode }}{{ $_ := set $config "mode" "sgpu" }}{{ end }}
 {{- $topology := $config.topology | default dict }}
 {{- with .Values.topoDiscovery }}
-{{- if .deploy }}
+{{- if include "heddle.topology" $ }}
 {{- with .mode }}
 {{- $_ := set $topology "mode" . }}
 {{- end }}
