@@ -213,7 +213,6 @@ func TestVolcano(t *testing.T) {
 	}
 	v.completes(t, "volcano-mpi-job.yaml", "mpi-job", 3)
 	v.queue(t)
-	v.pools(t)
 
 	best := slices.Sorted(maps.Keys(fly))[5]
 	for node := range fly {
@@ -273,23 +272,10 @@ func (v *volcano) queue(t *testing.T) {
 	t.Cleanup(func() { v.kubectlAfter(t, "delete", "queues.scheduling.volcano.sh", "test", "--wait=false") })
 	v.kubectl(t, "-n", v.namespace, "get", "vcjob", "job-1")
 	v.kubectl(t, "get", "queues.scheduling.volcano.sh", "test")
-	groups := v.kubectl(t, "-n", v.namespace, "get", "podgroups.scheduling.volcano.sh", "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec.queue}{\"\\n\"}{end}")
+	groups := v.kubectl(t, "-n", v.namespace, "get", "podgroups.scheduling.volcano.sh", "-o",
+		"jsonpath={range .items[*]}{.metadata.name} {.spec.queue}{\"\\n\"}{end}")
 	if !regexp.MustCompile(`(?m)^job-1-\S+ test$`).MatchString(groups) { // Volcano appends the UID of the job.
 		t.Errorf("no PodGroup of job-1 is in the queue test:\n%s", groups)
-	}
-}
-
-// pools runs the Job for the pool of training nodes, beside one for inference.
-func (v *volcano) pools(t *testing.T) {
-	t.Helper()
-	const usage, product, training = "maip.mxsf.io/node.usage", "metax-tech.com/gpu.product=MXC500:NoSchedule", "fly-03"
-	for node, value := range map[string]string{training: "training", "fly-04": "inference"} {
-		v.kubectl(t, "label", "node", node, usage+"="+value)
-		v.kubectl(t, "taint", "node", node, usage+"="+value+":NoSchedule", product)
-		defer v.kubectl(t, "taint", "node", node, usage+"-", product+"-")
-	}
-	if nodes := v.completes(t, "metax/volcano-node-pools.yaml", "training-job", 1); nodes["training-job-worker-0"] != training {
-		t.Errorf("the job for training is on %v", nodes)
 	}
 }
 
