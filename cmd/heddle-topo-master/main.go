@@ -123,6 +123,11 @@ func (d *daemon) serve() error {
 	options := httpapi.Options{
 		Latest: d.builder.Latest(), Registry: d.registry, Contact: d.source.Contact, Alive: d.builder.Alive, Log: d.log,
 	}
+	core, err := informers.CoreClient(d.client)
+	if err != nil {
+		return err
+	}
+	options.Consumers = informers.NewConsumers(core, gpus(&d.configs.Current().Cluster))
 	options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
 	if o.authenticate {
 		auth, err := httpserve.NewAuth(d.client, httpapi.Audience, d.log)

@@ -194,14 +194,7 @@ func (p *preload) version(library string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("library: %w", err)
-	}
-	if info.Size() > maxLibrary {
-		return "", fmt.Errorf("library %s: invalid size of %d bytes", library, info.Size())
-	}
-	content, err := os.ReadFile(path)
+	content, err := hostfile.ReadAtMost(path, maxLibrary)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}

@@ -298,6 +298,17 @@ func TestPreloadRejects(t *testing.T) {
 	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil {
 		t.Error("a container starts without the library")
 	}
+	library, err := os.Create(filepath.Join(root, "opt/libvgpu.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer library.Close()
+	if err := library.Truncate(maxLibrary + 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a huge library: %v", err)
+	}
 	for name, limit := range map[string]*Limit{
 		"pod out of its directory": share("../p", gpuA, 60, 4096),
 		"no pod":                   share("", gpuA, 60, 4096),

@@ -2,6 +2,7 @@ package master_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
@@ -73,6 +75,10 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 		if offered != "" {
 			n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse(offered)
 		}
+		if name == "two-shared" {
+			gpu := `{"uuid":"GPU-%d","index":%[1]d,"memoryMiB":9,"slots":9,"numa":0,"zone":0,"healthy":true,"taken":{"vcore":0,"memoryMiB":%[1]d,"slots":%[1]d}}`
+			n.Annotations = map[string]string{wellknown.SharedGPUs: `{"version":1,"cards":[` + fmt.Sprintf(gpu+","+fmt.Sprintf(gpu, 1), 0) + `]}`}
+		}
 		c.Put("nodes", &n)
 		if counted > 0 {
 			c.report(name, uid, v1alpha1.NodeTopologySpec{Accelerators: []v1alpha1.Accelerator{{Product: "H20", Count: counted}}}, time.Time{})
@@ -83,9 +89,10 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 	put("no-plugin", "", 8)
 	put("no-worker", "4", 0)
 	put("no-gpus", "", 0)
+	put("two-shared", "6", 8)
 	r := c.replica(t, fabric.ModeLeaf)
-	r.until(t, "three reports", reports(3))
-	r.until(t, "five nodes", nodes(5))
+	r.until(t, "four reports", reports(4))
+	r.until(t, "six nodes", nodes(6))
 	var all snapshot.Topology
 	if err := json.Unmarshal([]byte(get(t, r.url+"/v1/topology").body), &all); err != nil {
 		t.Fatal(err)
@@ -95,12 +102,13 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 		got[all.Tree[i].Name] = all.Tree[i].GPUs
 	}
 	want := map[string]snapshot.GPUs{
-		"":          {Free: new(19), Offered: 19, Total: 28},
-		"all":       {Free: new(8), Offered: 8, Total: 8},
-		"one-unfit": {Free: new(7), Offered: 7, Total: 8},
-		"no-plugin": {Free: new(0), Total: 8},
-		"no-worker": {Free: new(4), Offered: 4, Total: 4},
-		"no-gpus":   {},
+		"":           {Free: new(25), Offered: 25, Shared: 2, Used: 1, Total: 36},
+		"all":        {Free: new(8), Offered: 8, Total: 8},
+		"one-unfit":  {Free: new(7), Offered: 7, Total: 8},
+		"no-plugin":  {Free: new(0), Total: 8},
+		"no-worker":  {Free: new(4), Offered: 4, Total: 4},
+		"no-gpus":    {},
+		"two-shared": {Free: new(6), Offered: 6, Shared: 2, Used: 1, Total: 8},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)

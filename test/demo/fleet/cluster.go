@@ -106,7 +106,8 @@ func (c *cluster) startMaster(
 	c.latest = builder.Latest()
 	server := httpapi.New(httpapi.Options{
 		Latest: c.latest, Registry: prometheus.NewRegistry(), Contact: source.Contact, Alive: builder.Alive, Log: log,
-		Pending: explain.NewLister(core, maxNodes, maxNodes, clock.RealClock{}),
+		Consumers: informers.NewConsumers(core, []corev1.ResourceName{gpu}),
+		Pending:   explain.NewLister(core, maxNodes, maxNodes, clock.RealClock{}),
 	})
 	group.Go(func() error { return source.Run(ctx) })
 	group.Go(func() error { return builder.Run(ctx) })

@@ -69,7 +69,10 @@ func (s *story) run(ctx context.Context) error {
 			end: "Look at the page: choose a gang, and see its nodes. giant waits, and WHY has the reason.",
 		},
 		{title: "Why giant waits, and what there is room for", show: "why giant", most: 8},
-		{title: "Notebooks share two GPUs of a node", do: s.shares},
+		{
+			title: "Notebooks share two GPUs of a node", do: s.shares,
+			end: fmt.Sprintf("Look at the page: %s has their pods and shares.", s.sharing()),
+		},
 		{
 			title: "What next",
 			do: func(ctx context.Context) error {

@@ -26,8 +26,8 @@ const (
 	axeSum     = "0f2b4d7dcdf7d1219df8d1959ad68e565f51d14c3f0d88bb71cd59abeb956292"
 )
 
-// TestAxe: axe-core finds nothing on the page, in either theme: the map at each size,
-// searches, gangs, cables, help.
+// TestAxe: axe-core finds nothing on the page, in either theme: the map at each size, searches, filters, problems, gangs,
+// nodes with pods and shares, cables, switches, help, a lost server.
 func TestAxe(t *testing.T) {
 	axe := axeSource(t)
 	t.Run("map", func(t *testing.T) {
@@ -38,6 +38,23 @@ func TestAxe(t *testing.T) {
 		}
 		b.shortcut("?")
 		check(b, axe, "help")
+	})
+	t.Run("use", func(t *testing.T) {
+		r := shares(t)
+		r.member("ai", "next", 0, "", rejected("rejected by podgroup ai/next: 2 of 3 fit", time.Minute))
+		b := open(t, r.server.URL)
+		for _, window := range []int64{width, 800} {
+			b.size(window, height)
+			b.load("/?pods#" + sharing)
+			b.until(`document.querySelectorAll('#detail .pods li').length === 3`)
+			check(b, axe, "pods and shares of a node")
+			b.load("/?q=ns:notebooks+use:part")
+			b.until(lit + ` === '02'`)
+			check(b, axe, "filters and a rejected gang")
+		}
+		r.away()
+		b.until(`!document.querySelector('#old').hidden`)
+		check(b, axe, "without a server")
 	})
 	t.Run("gangs", func(t *testing.T) {
 		b := open(t, gangs(t).server.URL)
@@ -60,6 +77,9 @@ func TestAxe(t *testing.T) {
 		b.load("/?group=leaf-g0-rail0-plane0&kind=leaf&cable=node000005/3")
 		b.until(`document.querySelector('#detail h2')?.textContent === 'node000005 rail 3'`)
 		check(b, axe, "a cable")
+		b.load("/?switch=leaf-g0-rail3-plane0&port=5")
+		b.until(`document.querySelector('#cabling .answer') !== null`)
+		check(b, axe, "a switch")
 	})
 	t.Run("large", func(t *testing.T) {
 		b := open(t, large(t).server.URL)

@@ -45,16 +45,16 @@ func TestGangs(t *testing.T) {
 	b.until(`document.querySelector('#sum-gangs').textContent === '5'`)
 	b.click("#tab-gangs")
 	want := []string{
-		"Unknown", "zoo/crash | 17 min | 1 pod on a lost node | dragonfly-4 · 1 node · 8 GPUs",
-		"Queued", "ai/next | 2 h | rejected by podgroup ai/next: 2 of 3 fit, group dragonfly-3 is 8 GPUs short | 3 pods · 24 GPUs",
-		"Starting", "ai/start | 10 s | 1 of 2 run | dragonfly-0 · 2 nodes · 16 GPUs",
-		"Running", "ai/llama | 3 h 20 min | switchbox-0 · 4 nodes · 32 GPUs",
-		"Succeeded", "zoo/done | 2 d | 2 pods",
+		"Unknown", "zoo/crash | 17m | 1 pod on a lost node | dragonfly-4 · 1 node · 8 GPUs",
+		"Queued", "ai/next | 120m | rejected by podgroup ai/next: 2 of 3 fit, group dragonfly-3 is 8 GPUs short | 3 pods · 24 GPUs",
+		"Starting", "ai/start | 10s | 1 of 2 run | dragonfly-0 · 2 nodes · 16 GPUs",
+		"Running", "ai/llama | 3h20m | switchbox-0 · 4 nodes · 32 GPUs",
+		"Succeeded", "zoo/done | 2d2h | 2 pods",
 	}
 	got := value[[]string](b, listed)
 	for i := range got {
 		if strings.HasPrefix(got[i], "ai/start") {
-			got[i] = strings.Replace(got[i], got[i][11:strings.Index(got[i], " | 1 of")], "10 s", 1) // It goes on.
+			got[i] = strings.Replace(got[i], got[i][11:strings.Index(got[i], " | 1 of")], "10s", 1) // It goes on.
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -19,7 +19,13 @@ import (
 // large is a fat tree of 5,000 nodes with some cables wrong.
 func large(t testing.TB) *rig {
 	t.Helper()
-	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(5000, 32), Rails: 8, Pod: 8})
+	return tree(t, 5000)
+}
+
+// tree is a fat tree of leaf groups of 32 nodes, with some cables wrong.
+func tree(t testing.TB, nodes int) *rig {
+	t.Helper()
+	f := fabrics.New(fabrics.Plan{Sizes: fabrics.Even(nodes, 32), Rails: 8, Pod: 8})
 	f.Damage(rand.New(rand.NewPCG(1, 2)), 0.001)
 	rng := rand.New(rand.NewPCG(3, 4))
 	return start(t, f, func(i int, node *corev1.Node) {

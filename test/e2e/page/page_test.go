@@ -51,10 +51,10 @@ func TestShowsTheFabric(t *testing.T) {
 	})`)
 	want := shown{
 		Groups: 2 + 8, Nodes: 16,
-		Summary:  "16 nodes 15 ready 0 degraded 1 not ready 48 of 128 GPUs free",
+		Summary:  "16 nodes 15 ready 0 degraded 1 not ready 80 of 128 GPUs in use, 48 free",
 		Drawn:    "Names and GPUs",
-		NotReady: "node000009, Not ready, node not ready, 0 of 8 free",
-		Detail:   "node000012, cordoned, 0 of 8 free",
+		NotReady: "node000009, Not ready, node not ready, busy: all 8 in use",
+		Detail:   "node000012, cordoned, busy: all 8 in use",
 		Pips:     "4",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -171,7 +171,7 @@ func TestLive(t *testing.T) {
 	b.until(`document.querySelector('[aria-label^="node000003, Degraded, 1 dead port"]')`)
 	t.Logf("a dead port was shown %v after it was reported", time.Since(began).Round(time.Millisecond))
 	b.until(`document.querySelector('[data-kind=dead]')?.innerText.includes('leaf-g0-rail5')`)
-	if age := value[string](b, `document.querySelector('[data-kind=dead] time').textContent`); !strings.HasSuffix(age, " s") {
+	if age := value[string](b, `document.querySelector('[data-kind=dead] time').textContent`); !strings.HasSuffix(age, "s") {
 		t.Errorf("the age of a fault that just came is %q", age)
 	}
 	b.until(`document.querySelector('#announce').textContent === 'node000003 is degraded'`)

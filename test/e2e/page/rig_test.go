@@ -101,7 +101,8 @@ func (r *rig) run(t testing.TB) {
 	r.latest = m.Latest()
 	r.routes = httpapi.New(httpapi.Options{
 		Latest: m.Latest(), Registry: prometheus.NewRegistry(), Log: log,
-		Contact: source.Contact, Alive: m.Alive, History: history, Pending: explain.NewLister(core, 5000, 50000, clock.RealClock{}),
+		Contact: source.Contact, Alive: m.Alive, History: history, Consumers: informers.NewConsumers(core, []corev1.ResourceName{gpu}),
+		Pending: explain.NewLister(core, 5000, 50000, clock.RealClock{}),
 	}).Handler()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group errgroup.Group

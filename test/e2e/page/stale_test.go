@@ -43,7 +43,7 @@ func TestShowsWhenTheMapIsStale(t *testing.T) {
 	r.api.Down(true)
 	r.behind.Store(0) // Ten minutes pass.
 	b.until(`document.querySelector('#live').dataset.phase === 'stale'`)
-	if got := value[string](b, `document.querySelector('#old').innerText`); got != "The server has had no contact with the Kubernetes API for 10 min. What you see is that old." {
+	if got := value[string](b, `document.querySelector('#old').innerText`); got != "The server has had no contact with the Kubernetes API for 10m. What you see is that old." {
 		t.Errorf("without an API server the page shows %q", got)
 	}
 	if live := value[string](b, `document.querySelector('#live').innerText`); live != "Stale" {

@@ -50,7 +50,7 @@ func TestWhyOnThePage(t *testing.T) {
 		"0 of 6 pods have a node; 6 must before any starts.",
 		"room is reserved from 2026-11-22T15:04:00Z",
 		"- 8 nvidia.com/gpu | 6 pods",
-		"Groups tried\n- ", "would take 2 of 6", "held by ai/llama of Job/llama: ", "nvidia.com/gpu, for 3 h 20 min, until ",
+		"Groups tried\n- ", "would take 2 of 6", "held by ai/llama of Job/llama: ", "nvidia.com/gpu, for 3h20m, until ",
 		"Room now\n- ", "cordoned", "nvidia.com/gpu: 0 of 8 free, asked for 8 | ",
 		"heddle why next -n ai",
 	} {

@@ -6,11 +6,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/explain"
@@ -90,8 +94,8 @@ func (s *Server) gangs(w http.ResponseWriter, r *http.Request, now *snapshot.Sna
 	s.kept(w, r, now, now.Generation, func() any { return now.SelectGangs("", "") })
 }
 
-// whyTimeout bounds a question of GET /v1/why, with the lists that it waits for.
-const whyTimeout = 15 * time.Second
+// listTimeout bounds a question with the lists that it waits for.
+const listTimeout = 15 * time.Second
 
 // why is GET /v1/why: why a pod or a gang has no node, as heddle why has it.
 func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
@@ -106,9 +110,14 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 		s.failed(w, r, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), whyTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()
 	answer, err := s.options.Pending.Explain(ctx, groups, namespace, name)
+	s.listed(w, r, answer, err)
+}
+
+// listed answers with what the API server listed, or why there is nothing.
+func (s *Server) listed(w http.ResponseWriter, r *http.Request, answer any, err error) {
 	switch {
 	case errors.Is(err, explain.ErrUnknown):
 		http.Error(w, err.Error(), http.StatusNotFound)
@@ -139,6 +148,41 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 	}
 	n.Changes = s.options.History.Of(r.Context(), n.Name)
 	s.encode(w, r, n)
+}
+
+// pods is GET /v1/pods: the pods that hold GPUs of a node, and the state of its GPUs.
+func (s *Server) pods(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
+	name := r.URL.Query().Get("node")
+	if n := now.Nodes[name]; n == nil || n.Node == nil {
+		http.Error(w, "ask for the ?node= of a Node", http.StatusNotFound)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
+	defer cancel()
+	use, err := s.options.Consumers.Of(ctx, name)
+	s.listed(w, r, use, err)
+}
+
+// nodes is GET /v1/nodes: the names of the Nodes that label= selects, and of which pods of namespace= hold GPUs.
+func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ *snapshot.Snapshot) {
+	q := r.URL.Query()
+	namespace := q.Get("namespace")
+	selector, err := labels.Parse(q.Get("label"))
+	switch {
+	case err != nil:
+		http.Error(w, "label: "+err.Error(), http.StatusBadRequest)
+		return
+	case namespace == "" && selector.Empty():
+		http.Error(w, "ask for a ?label= selector, a ?namespace= or both", http.StatusBadRequest)
+		return
+	case namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0:
+		http.Error(w, fmt.Sprintf("namespace: invalid name %.100q", namespace), http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
+	defer cancel()
+	names, err := s.options.Consumers.Nodes(ctx, selector, namespace)
+	s.listed(w, r, map[string][]string{"nodes": names}, err)
 }
 
 // ports is GET /v1/ports: the ports of a group, or of a switch.

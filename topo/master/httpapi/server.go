@@ -3,7 +3,7 @@
 // It owns the routes, what a client may cache, and the bounds on what clients
 // can make the server do. It reads the newest snapshot and nothing else: no
 // request waits for the API server, but for the review of a token where that is
-// on, and for GET /v1/why, which lists. Shapes are snapshot's and topo/fabric's.
+// on, and for GET /v1/why, /v1/pods and /v1/nodes, which list. Shapes are snapshot's and topo/fabric's.
 package httpapi
 
 import (
@@ -40,6 +40,8 @@ type Options struct {
 	History *informers.History
 	// Pending answers why pods have no node.
 	Pending *explain.Lister
+	// Consumers answers which pods hold GPUs.
+	Consumers *informers.Consumers
 	// Alive returns a description of the failure, or an empty string.
 	Alive func() string
 	// Auth reviews tokens; nil admits all requests. Probes are always admitted.
@@ -74,7 +76,9 @@ func (s *Server) Handler() http.Handler {
 	}
 	route("/node_group", s.answered(s.nodeGroup))
 	route("/v1/topology", s.answered(s.topology))
+	route("/v1/nodes", s.answered(s.nodes))
 	route("/v1/nodes/{name}", s.answered(s.node))
+	route("/v1/pods", s.answered(s.pods))
 	route("/v1/ports", s.answered(s.ports))
 	route("/v1/gangs", s.answered(s.gangs))
 	route("/v1/why", s.answered(s.why))

@@ -24,6 +24,8 @@ type Node struct {
 	Since time.Time
 	// GPUs is status.allocatable of the GPU resources.
 	GPUs int32
+	// Shared is the number of shared GPUs, which GPUs lacks, and SharedUsed the number of those with a consumer.
+	Shared, SharedUsed int32
 	// Cordoned is spec.unschedulable.
 	Cordoned bool
 	// Labels holds the labels of groups and all labels that heddle owns, by key. Each label is on
@@ -53,7 +55,7 @@ func (n *Node) Groups() []string {
 // condition HeddleFabric.
 func (n *Node) SameStatus(o *Node) bool {
 	return n.UID == o.UID && n.Ready == o.Ready && n.Since.Equal(o.Since) && n.GPUs == o.GPUs &&
-		n.Cordoned == o.Cordoned
+		n.Shared == o.Shared && n.SharedUsed == o.SharedUsed && n.Cordoned == o.Cordoned
 }
 
 // GetObjectMeta is for client-go's keys.
@@ -82,6 +84,12 @@ func (r *nodeReader) read(node *corev1.Node) *Node {
 		}
 	}
 	n.GPUs = bounded(r.gpus.count(node.Status.Allocatable))
+	for _, gpu := range sharedGPUs(node) {
+		n.Shared++
+		if gpu.Taken.Slots > 0 {
+			n.SharedUsed++
+		}
+	}
 	owned := ownLabels(node.ManagedFields, r.manager)
 	for key, value := range node.Labels {
 		own := slices.Contains(owned, key)

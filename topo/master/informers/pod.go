@@ -50,12 +50,16 @@ func (r *podReader) wants(pod *corev1.Pod) bool { return r.gpus(&pod.Spec) > 0 |
 func (r *podReader) read(pod *corev1.Pod) *Pod {
 	out := &Pod{namespace: pod.Namespace, name: pod.Name}
 	requested := r.gpus(&pod.Spec)
-	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	if requested > 0 && pod.Spec.NodeName != "" && !ended {
+	if requested > 0 && pod.Spec.NodeName != "" && !ended(pod) {
 		out.Node, out.GPUs = pod.Spec.NodeName, requested
 	}
 	out.Member, _ = gang.MemberOf(pod, requested)
 	return out
+}
+
+// ended reports whether a pod holds nothing any more.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // gpus returns the number of GPUs that the kubelet holds for a pod: the sum of containers and

@@ -19,12 +19,18 @@ type GPUs struct {
 	// Total where no device plugin runs, or where it withholds GPUs that are unhealthy or allocated
 	// in another way.
 	Offered int `json:"offered"`
+	// Shared is the number of GPUs that the device plugin hands out in parts; Offered and Free lack them.
+	Shared int `json:"shared,omitempty"`
+	// Used is the number of GPUs that pods hold, and of shared ones with a consumer.
+	Used int `json:"used"`
 	// Total is the number of GPUs, offered or not.
 	Total int `json:"total"`
 }
 
 func (g *GPUs) add(o GPUs) {
 	g.Offered += o.Offered
+	g.Shared += o.Shared
+	g.Used += o.Used
 	g.Total += o.Total
 	if o.Free != nil {
 		if g.Free == nil {
@@ -44,8 +50,8 @@ func (s *Snapshot) gpus(n *informers.NodeState) GPUs {
 	if n.Node == nil {
 		return g
 	}
-	g.Offered = int(n.Node.GPUs)
-	g.Total = max(g.Total, g.Offered)
+	g.Offered, g.Shared, g.Used = int(n.Node.GPUs), int(n.Node.Shared), int(n.Used+n.Node.SharedUsed)
+	g.Total = max(g.Total, g.Offered+g.Shared)
 	if g.Total > 0 {
 		g.Free = new(int)
 		if n.Node.Ready && !n.Node.Cordoned {

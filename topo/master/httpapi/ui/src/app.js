@@ -6,6 +6,7 @@ import { Cabling } from './cabling.js';
 import { Detail } from './detail.js';
 import { make, mark, set } from './dom.js';
 import { Faults } from './faults.js';
+import { Filters } from './filters.js';
 import { Gangs } from './gangs.js';
 import { handle, problem } from './keys.js';
 import { follow } from './live.js';
@@ -16,7 +17,7 @@ import { Side } from './side.js';
 import { nextTheme, showTheme } from './themes.js';
 import { Tip } from './tip.js';
 import { asked } from './why.js';
-import { count, idle, number, span } from './format.js';
+import { count, idle, isBusy, label, number, span } from './format.js';
 
 const $ = (id) => document.getElementById(id);
 
@@ -27,7 +28,7 @@ let state = { phase: 'connecting', at: 0, contact: 0, next: 0 };
 
 const map = new FabricMap($('map'));
 const side = new Side($('side'));
-const faults = new Faults($('faults'), (name) => choose(model.byId.get(`node:${name}`)));
+const faults = new Faults($('faults'), (id) => choose(model.byId.get(id)));
 const gangs = new Gangs($('gangs'), (id) => choose(model.byId.get(id)));
 const detail = new Detail($('detail'), (id) => choose(model.byId.get(id)), (to) => draw(to));
 const cabling = new Cabling($('cabling'), {
@@ -37,6 +38,10 @@ const search = new Search({ field: $('query'), list: $('hits'), found: $('found'
   choose(item);
   const at = item.nodes ? item.nodes[0] : item;
   if (at && !isDrawing(view)) map.focus(at.isNode && map.size === 0 ? at.parent.id : at.id);
+});
+const filters = new Filters($('filters'), search, () => {
+  turn({ query: search.query });
+  summary();
 });
 const tip = new Tip($('tip'), $('map'), map);
 
@@ -61,9 +66,9 @@ function choose(item, { quiet = false, silent = false } = {}) {
   side.open('detail');
 }
 
-/** point marks a gang or a domain, or none, wherever they are shown. */
+/** point marks a gang or a domain, or none, wherever they are shown. One without nodes leaves the map as it is. */
 function point(item) {
-  map.mark(item?.lit ?? null);
+  map.mark(item?.lit?.size ? item.lit : null);
   gangs.current(item?.isGang ? item.id : '');
   for (const b of $('domains').querySelectorAll('button')) b.setAttribute('aria-pressed', String(b.dataset.id === item?.id));
 }
@@ -127,33 +132,35 @@ function domains() {
   $('domains').hidden = !list.length;
   $('domains').replaceChildren(list.length ? `${count(list.length, 'NVLink domain')} across groups:` : '', ...list.slice(0, MOST).map((d) =>
     make('button', { type: 'button', 'data-id': d.id, 'data-d': d.index % 4, title: `${d.name}: ${d.where}`, 'aria-pressed': String(detail.id === d.id), onclick: () => choose(d) },
-      `${d.short.length > 24 ? `…${d.short.slice(-16)}` : d.short} · ${number(d.nodes.length)} on ${number(d.parts.length)}`)),
+      `${label(d)} · ${number(d.nodes.length)} on ${number(d.parts.length)}`)),
   list.length > MOST ? `and ${number(list.length - MOST)} more, by search` : '');
 }
 
 function summary() {
   const c = model.counts;
   const total = c.ready + c.degraded + c.notReady;
-  const filter = (status, n, label) => make('button', {
-    type: 'button', class: 'stat', 'data-s': status, 'data-n': n, title: `Show nodes that are ${label}`, 'aria-pressed': search.query === `is:${status}` ? 'true' : 'false',
+  const filter = (status, n, means) => make('button', {
+    type: 'button', class: 'stat', 'data-s': status, 'data-n': n, title: `Show nodes that are ${means}`, 'aria-pressed': search.query === `is:${status}` ? 'true' : 'false',
     onclick: () => {
       search.query = search.query === `is:${status}` ? '' : `is:${status}`;
       turn({ query: search.query });
       summary();
     },
-  }, mark(status), make('b', {}, number(n)), make('span', {}, ` ${label}`));
+  }, mark(status), make('b', {}, number(n)), make('span', {}, ` ${means}`));
   const g = model.gpus;
   const meter = make('i', { class: 'meter', 'aria-hidden': 'true' });
-  meter.style.setProperty('--share', g.total ? (g.free ?? 0) / g.total : 0);
+  meter.style.setProperty('--share', g.total ? g.used / g.total : 0);
   const focused = document.activeElement?.dataset?.s;
   const was = $('sum').contains(document.activeElement);
   $('sum').replaceChildren(
     make('span', { class: 'stat whole' }, make('b', {}, number(total)), ` ${total === 1 ? 'node' : 'nodes'}`),
     filter('ready', c.ready, 'ready'), filter('degraded', c.degraded, 'degraded'), filter('notready', c.notReady, 'not ready'),
-    make('span', { class: 'stat gpus' }, meter, make('b', {}, number(g.free ?? g.total)),
-      g.free === undefined ? ' GPUs, free ones not counted' : ` of ${number(g.total)} GPUs free`,
-      idle(g) ? make('span', { class: 'idle', title: 'No kubelet offers them: no device plugin, unfit, or handed out in another way' },
+    make('span', { class: 'stat gpus' }, meter, make('b', {}, isBusy(g) ? 'busy' : number(g.used)),
+      (isBusy(g) ? `: all ${number(g.total)} GPUs in use` : ` of ${number(g.total)} GPUs in use, ${number(g.free ?? 0)} free`)
+        + (g.shared ? `, ${number(g.shared)} shared` : ''),
+      idle(g) > 0 ? make('span', { class: 'idle', title: 'No kubelet offers them: no device plugin, or unfit' },
         `${number(idle(g))} not offered`) : ''));
+  filters.show(model);
   if (was) $('sum').querySelector(`button[data-s="${focused}"]`)?.focus();
   const wrong = model.faults.filter((f) => f.kind !== 'unseen').length;
   $('sum-faults').textContent = number(wrong);
@@ -290,7 +297,7 @@ addEventListener('keydown', (event) => {
     escape();
     return;
   }
-  if (event.target.closest('input')) return;
+  if (event.target.closest('input, select')) return;
   const act = {
     '/': () => { $('query').focus(); $('query').select(); },
     '+': () => map.resize(1), '=': () => map.resize(1), '-': () => map.resize(-1), 0: () => map.resize(0),

@@ -4,7 +4,7 @@
 import { errors, keyOf, sentence, stateOf } from './cable.js';
 import { make } from './dom.js';
 import { drawSwitch } from './faceplate.js';
-import { count, number } from './format.js';
+import { count, label, number } from './format.js';
 import { ports } from './live.js';
 
 export class Cabling {
@@ -147,8 +147,14 @@ export class Cabling {
     return make('tr', {},
       make('th', { scope: 'row' }, make('button', { type: 'button', class: 'link', 'data-key': `node ${node}`, onclick: () => this.#to.choose(`node:${node}`) },
         known?.short ? [known.prefix && make('span', { class: 'pre' }, known.prefix), known.short] : node)),
-      draw.domains.length ? make('td', { class: 'domain', 'data-d': at < 0 ? undefined : at % 4, title: domain }, domain ? domain.slice(-6) : '') : '',
+      draw.domains.length ? make('td', { class: 'domain', 'data-d': at < 0 ? undefined : at % 4, title: domain }, domain ? this.#domain(domain) : '') : '',
       draw.columns.map(([column]) => make('td', {}, mine.filter((p) => p.rail * 16 + (p.plane ?? 0) === column).map((p) => this.#cell(p, draw)))));
+  }
+
+  /** domain is what people call an NVLink domain. */
+  #domain(key) {
+    const group = [...this.#model.groups, ...this.#model.domains].find((g) => g.key === key);
+    return group ? label(group) : key;
   }
 
   #cell(p, draw) {

@@ -3,13 +3,13 @@
 import { history } from './history.js';
 import { fields, keyOf, rail, title } from './cable.js';
 import { make, mark } from './dom.js';
-import { age, ends } from './faults.js';
 import { gangFields } from './gangs.js';
-import { detail, why } from './live.js';
+import { detail, use, why } from './live.js';
+import { nodeParts } from './node.js';
 import { isPending, whyParts } from './why.js';
-import { clock, count, far, faultName, gpus, number, port, reason, span, statusName } from './format.js';
+import { count, far, gpus, label, number, reason, span, statusName } from './format.js';
 
-const EVENTS = 10_000; // Milliseconds between two questions about a cable's Events, or about what waits.
+const AGAIN = 10_000; // Milliseconds between two questions about what changes no map: Events, pods, what waits.
 
 export class Detail {
   #pane;
@@ -60,8 +60,7 @@ export class Detail {
     const { signal } = (this.#abort = new AbortController());
     const before = this.#answer;
     try {
-      const answer = isPending(item) ? await why(item.namespace, item.short, signal)
-        : await detail(item.isCable ? item.port.node : item.name, signal);
+      const answer = isPending(item) ? await why(item.namespace, item.short, signal) : await about(item, signal);
       // A later question was put meanwhile. Taken over without being drawn, this answer would hide that the next is new.
       if (signal.aborted) return;
       this.#note = answer ? '' : isPending(item) ? 'There is no such pod or gang.'
@@ -72,29 +71,30 @@ export class Detail {
       this.#note = `More could not be read: ${err.message}.`;
     }
     // What is asked again and again is drawn when it differs: the focus may be in it.
-    const shown = (a) => JSON.stringify(isPending(item) ? a : history(a?.changes));
-    if (!(this.isCable || isPending(item)) || !before || shown(before) !== shown(this.#answer)) this.#draw();
+    const shown = (a) => JSON.stringify(item.isCable ? history(a?.changes) : { ...a, heartbeatAgeSeconds: 0 });
+    if (!before || shown(before) !== shown(this.#answer)) this.#draw();
   }
 
   tick() {
     const now = Date.now() + this.#skew;
-    // An Event follows what it is about by seconds, and changes no map.
-    if (this.#item && (this.isCable || isPending(this.#item)) && Date.now() - this.#asked > EVENTS) this.#ask();
+    if (this.#item && (this.#item.isNode || this.isCable || isPending(this.#item)) && Date.now() - this.#asked > AGAIN) this.#ask();
     for (const el of this.#pane.querySelectorAll('time[data-at]')) el.textContent = span(now - Number(el.dataset.at));
   }
 
   #draw() {
     const scroll = this.#pane.scrollTop;
-    const item = this.#item;
-    this.#pane.replaceChildren(...this.#parts(item).flat().filter(Boolean));
+    const at = [...this.#pane.querySelectorAll('button')].indexOf(document.activeElement);
+    this.#pane.replaceChildren(...this.#parts(this.#item).flat().filter(Boolean));
     this.#pane.scrollTop = scroll;
+    if (at >= 0) this.#pane.querySelectorAll('button')[at]?.focus({ preventScroll: true });
   }
 
   #parts(item) {
     if (item.isCable) return this.#cable(item);
     if (item.isDomain) return this.#domain(item);
     if (item.isQuestion) return [this.#title(item), this.#waits(item)];
-    return item.isNode ? this.#node(item) : item.isGang ? this.#gang(item) : this.#group(item);
+    if (item.isNode) return nodeParts(item, this.#answer, this.#note, Date.now() + this.#skew, this.#to);
+    return item.isGang ? this.#gang(item) : this.#group(item);
   }
 
   /** ends is a switch port that leads to what is on it. */
@@ -128,7 +128,7 @@ export class Detail {
   #domain(item) {
     return [
       this.#title(item),
-      list([['NVLink', item.key], ['Nodes', count(item.nodes.length, 'node')], ['Fabric', `across ${count(item.parts.length, 'group')}`]]),
+      list([['Name', label(item) === item.name ? '' : item.name], ['NVLink', item.key], ['Nodes', count(item.nodes.length, 'node')], ['Fabric', `across ${count(item.parts.length, 'group')}`]]),
       this.#draws(item.name, item.kind),
       item.parts.map(([group, nodes]) => [
         make('h3', {}, this.#link(group), ` ${count(nodes.length, 'node')}`), make('div', { class: 'ranks' }, this.#links(nodes, 200))]).flat(),
@@ -139,48 +139,22 @@ export class Detail {
     return make('p', { class: 'draws' }, make('button', { type: 'button', onclick: () => this.#go({ group, kind }) }, 'Draw its cables'));
   }
 
+  /** to is what the parts of a node link to. */
+  get #to() {
+    return {
+      title: (i) => this.#title(i), links: (i) => this.#links(i), link: (i) => this.#link(i), ends: (s) => this.#ends(s),
+      ago: (at) => this.#ago(at), history: () => this.#history(), list,
+    };
+  }
+
   #title(item) {
     const way = [];
     for (let g = item.parent; g; g = g.parent) way.unshift(g);
     return make('header', {},
-      way.length ? make('nav', { 'aria-label': 'Groups' }, way.map((g) =>
-        make('button', { type: 'button', class: 'link', onclick: () => this.#choose(g.id) }, g.name))) : '',
-      make('h2', {}, item.name),
+      way.length ? make('nav', { 'aria-label': 'Groups' }, way.map((g) => this.#link(g))) : '',
+      make('h2', {}, label(item)),
       make('p', { class: 'state', 'data-s': item.status }, mark(item.status), item.state ?? statusName(item.status),
         item.cordoned ? make('span', { class: 'note' }, 'cordoned') : ''));
-  }
-
-  #pips(g) {
-    if (!g.total) return 'none';
-    const pips = make('span', { class: 'pips', 'aria-hidden': 'true' });
-    pips.style.setProperty('--n', g.total);
-    pips.style.setProperty('--k', g.free ?? 0);
-    return [g.total <= 32 ? pips : '', make('span', {}, gpus(g))];
-  }
-
-  #node(item) {
-    const a = this.#answer;
-    const now = Date.now() + this.#skew;
-    const rows = [
-      ['GPUs', this.#pips(item.gpus)],
-      ['Gangs', this.#links(item.gangs)],
-      ['Product', a?.product || item.product],
-      ['NVLink', item.domain ? [this.#link(item.domain), ' across groups'] : a?.nvlinkDomain],
-      ['Given path', a?.path?.length ? `${a.path.join(' / ')} (${a.pathSource})` : ''],
-      ['Heartbeat', a?.heartbeat ? [this.#ago(a.heartbeat), ' ago'] : ''],
-      ['Ready', a ? [a.ready ? 'yes' : 'no', a.readySince ? [', for ', this.#ago(a.readySince)] : []].flat() : ''],
-      ['Walks', a?.walk?.length ? `uplinks of ${count(a.walk.length, 'leaf', 'leaves')}` : ''],
-    ];
-    return [
-      this.#title(item),
-      this.#why(item, now),
-      list(rows),
-      this.#note ? make('p', { class: 'note' }, this.#note) : '',
-      a?.ignored ? make('p', { class: 'note' }, `The report is not believed: ${a.ignored}.`) : '',
-      a?.rails?.length ? this.#rails(a.rails, item) : '',
-      a ? this.#history() : '',
-      a?.skipped?.length ? [make('h3', {}, 'Not read'), list(a.skipped.map((s) => [s.name, s.reason]))] : '',
-    ].flat();
   }
 
   /** links leads to items, and counts those that are left out. */
@@ -191,8 +165,8 @@ export class Detail {
   }
 
   #link(item) {
-    return make('button', { type: 'button', class: 'link', onclick: () => this.#choose(item.id) },
-      item.isGang ? mark(item.status) : '', item.name);
+    return make('button', { type: 'button', class: 'link', title: label(item) === item.name ? undefined : item.name, onclick: () => this.#choose(item.id) },
+      item.isGang ? mark(item.status) : '', label(item));
   }
 
   #gang(item) {
@@ -219,30 +193,6 @@ export class Detail {
     return make('time', { 'data-at': ms, title: new Date(ms).toLocaleString('en-GB') }, span(Date.now() + this.#skew - ms));
   }
 
-  #why(item, now) {
-    if (!item.faults.length) {
-      return item.reasons.length ? make('p', { class: 'note' }, item.reasons.map(reason).join(', ')) : '';
-    }
-    return make('ul', { class: 'why' }, item.faults.map((f) => make('li', {},
-      make('span', { class: 'who' }, faultName(f.kind), f.finding ? make('small', {}, port(f.finding)) : ''),
-      make('span', { class: 'when' }, age(f, now) || `before ${clock(f.seen.at)}`), ends(f))));
-  }
-
-  #rails(rails, item) {
-    const faults = new Map(item.faults.filter((f) => f.finding).map((f) => [`${f.finding.rail}/${f.finding.plane ?? 0}/${f.finding.id}`, f]));
-    const row = (r) => {
-      const fault = faults.get(`${r.rail}/${r.plane ?? 0}/${r.id}`);
-      const bad = fault && fault.kind !== 'unseen';
-      return make('tr', { class: bad ? 'bad' : undefined },
-        make('td', {}, bad ? mark('degraded', faultName(fault.kind)) : '', r.plane ? `${r.rail}.${r.plane}` : String(r.rail)),
-        make('td', { title: r.id }, r.port > 1 ? `${r.hca}/${r.port}` : r.hca, r.role === 'fabric' ? '' : make('small', {}, ` ${r.role}`)),
-        make('td', { title: r.since ? `since ${new Date(r.since).toLocaleString('en-GB')}` : undefined }, r.linkState === 'Active' ? (r.rateGbps ? `${number(r.rateGbps)}G` : 'up') : r.linkState),
-        make('td', { title: r.switch ? `${r.switch.id}, by ${r.source}` : undefined }, r.switch ? this.#ends({ ...r.switch, port: r.switchPort }) : '–'));
-    };
-    return make('table', { class: 'rails' }, make('thead', {}, make('tr', {},
-      ['Rail', 'HCA', 'Link', 'Switch'].map((h) => make('th', { scope: 'col' }, h)))), make('tbody', {}, rails.map(row)));
-  }
-
   #group(item) {
     const bad = [];
     const gangs = new Set();
@@ -259,12 +209,13 @@ export class Detail {
     return [
       this.#title(item),
       list([
+        ['Name', label(item) === item.name ? '' : item.name],
         ['Nodes', count(item.size, 'node')],
         ['', [c.ready, c.degraded, c.notReady].map((n, i) => n ? make('span', { class: 'state', 'data-s': ['ready', 'degraded', 'notready'][i] },
           mark(['ready', 'degraded', 'notready'][i]), `${number(n)} ${['ready', 'degraded', 'not ready'][i]} `) : '').filter(Boolean)],
         ['GPUs', gpus(item.gpus)],
         ['Gangs', this.#links([...gangs])],
-        ['Switches', item.alias],
+        ['Switches', item.rails.length ? item.alias : ''],
         ['Known by', item.key],
       ]),
       item.rails.length || item.kind && item.size <= 128 ? this.#draws(item.name, item.kind) : '',
@@ -285,6 +236,13 @@ export class Detail {
       nodes.length > 50 ? make('p', { class: 'note' }, `and ${number(nodes.length - 50)} more`) : '',
     ];
   }
+}
+
+/** about is what the server knows of a node, or of the node of a cable. */
+async function about(item, signal) {
+  if (item.isCable) return detail(item.port.node, signal);
+  const [answer, used] = await Promise.all([detail(item.name, signal), use(item.name, signal).catch((err) => ({ error: err.message }))]);
+  return answer && { ...answer, use: used };
 }
 
 function list(rows) {

@@ -63,7 +63,7 @@ function table(names, ends, view, to) {
     make('td', {}, end.port ? `${rail(end.port)}, ${end.port.hca}` : 'switch'),
     make('td', { class: 'means' }, end.port ? means(end.port) : ''));
   return make('div', { class: 'scroll' }, make('table', { class: 'list' }, make('caption', { class: 'vh' }, 'Ports of this switch'),
-    make('thead', {}, make('tr', {}, ['Port', 'Node or switch', 'Rail', ''].map((h) => make('th', { scope: 'col' }, h)))),
+    make('thead', {}, make('tr', {}, ['Port', 'Node or switch', 'Rail', 'Remarks'].map((h) => make('th', { scope: 'col' }, h)))),
     make('tbody', {}, names.flatMap((name) => ends.get(name).map((end) => row(name, end))))));
 }
 

@@ -33,7 +33,7 @@ export class Faults {
 
   show(faults, now) {
     this.#faults = faults;
-    const stamp = faults.map((f) => `${f.key}${f.finding?.found?.id ?? ''}${f.finding?.expected?.id ?? ''}${f.since ?? ''}`).join('|');
+    const stamp = faults.map((f) => `${f.key}${f.note ?? ''}${f.finding?.found?.id ?? ''}${f.finding?.expected?.id ?? ''}${f.since ?? ''}`).join('|');
     if (stamp !== this.#stamp || !faults.length) {
       this.#stamp = stamp;
       this.#draw(now);
@@ -54,7 +54,7 @@ export class Faults {
     const kinds = Map.groupBy(this.#faults, (f) => f.kind);
     this.#pane.replaceChildren(...(kinds.size
       ? [...kinds].map(([kind, list]) => this.#kind(kind, list, now))
-      : [make('p', { class: 'calm' }, 'Nothing is wrong: every node is Ready and every cable where it belongs.')]));
+      : [make('p', { class: 'calm' }, 'Nothing is wrong: every node is Ready, every cable where it belongs, and no gang rejected.')]));
     this.#rove();
     if (focused) this.#pane.querySelector(`[data-fault="${CSS.escape(focused)}"]`)?.focus();
   }
@@ -103,7 +103,7 @@ export class Faults {
     }
     if (rest.length && left > 0) {
       if (rows.length) rows.push(make('li', { class: 'switch' }, make('span', {}, 'elsewhere'), make('b', {}, number(rest.length))));
-      rest.sort((a, b) => (a.node < b.node ? -1 : a.node > b.node ? 1 : 0));
+      rest.sort((a, b) => (a.who < b.who ? -1 : a.who > b.who ? 1 : 0));
       for (const f of rest.slice(0, left)) rows.push(this.#row(f, now));
     }
     return rows;
@@ -112,13 +112,13 @@ export class Faults {
   #row(fault, now) {
     const when = make('time', { title: fault.since === undefined ? 'first seen by this page' : new Date(fault.since).toLocaleString('en-GB') }, age(fault, now));
     this.#times.push([when, fault]);
-    return make('li', {}, make('button', { type: 'button', class: 'fault', 'data-fault': fault.key, onclick: () => this.#choose(fault.node) },
-      make('span', { class: 'who' }, fault.node, fault.finding ? make('small', {}, port(fault.finding)) : ''), when, ends(fault)));
+    return make('li', {}, make('button', { type: 'button', class: 'fault', 'data-fault': fault.key, onclick: () => this.#choose(fault.gang ?? `node:${fault.node}`) },
+      make('span', { class: 'who' }, fault.who, fault.finding ? make('small', {}, port(fault.finding)) : ''), when, ends(fault)));
   }
 }
 
 /** shape is the mark of a kind: what makes a node degraded, and what does not. */
-const shape = (kind) => (kind === 'node-not-ready' ? 'notready' : ['unseen', 'ignored', 'source-stale'].includes(kind) ? 'note' : 'degraded');
+const shape = (kind) => (kind === 'node-not-ready' ? 'notready' : kind === 'gang-rejected' ? 'queued' : ['unseen', 'ignored', 'source-stale'].includes(kind) ? 'note' : 'degraded');
 
 /** ends is where a cable should go and where it goes. */
 export function ends(fault) {

@@ -7,16 +7,19 @@ export const number = (n) => numbers.format(n);
 /** count(1, 'node') is "1 node". */
 export const count = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
-/** span writes a duration in milliseconds with two units at most. */
+/** span writes a duration in milliseconds as kubectl does: 90s, 5m30s, 17m, 3h20m, 26h, 2d3h, 50d, 2y30d. */
 export function span(ms) {
-  const s = Math.max(0, Math.round(ms / 1000));
-  if (s < 60) return `${s} s`;
-  const min = Math.floor(s / 60);
-  if (min < 60) return `${min} min`;
-  const h = Math.floor(min / 60);
-  if (h < 10) return min % 60 ? `${h} h ${min % 60} min` : `${h} h`;
-  if (h < 48) return `${h} h`;
-  return `${Math.floor(h / 24)} d`;
+  const s = Math.max(0, Math.floor(ms / 1000));
+  const [min, h, d] = [60, 3600, 86400].map((unit) => Math.floor(s / unit));
+  const pair = (n, unit, rest, part) => (rest ? `${n}${unit}${rest}${part}` : `${n}${unit}`);
+  if (s < 120) return `${s}s`;
+  if (min < 10) return pair(min, 'm', s % 60, 's');
+  if (min < 180) return `${min}m`;
+  if (h < 8) return pair(h, 'h', min % 60, 'm');
+  if (h < 48) return `${h}h`;
+  if (d < 8) return pair(d, 'd', h % 24, 'h');
+  if (d < 730) return `${d}d`;
+  return d < 2920 ? pair(Math.floor(d / 365), 'y', d % 365, 'd') : `${Math.floor(d / 365)}y`;
 }
 
 export const clock = (ms) =>
@@ -30,6 +33,8 @@ export const statusName = (key) => STATUS[key];
 
 /** The kinds of faults, the gravest first: [kind, title, one of them, many]. */
 const FAULTS = [
+  ['gang-unknown', 'Gangs in trouble', 'gang in trouble', 'gangs in trouble'],
+  ['gang-rejected', 'Gangs rejected', 'gang rejected', 'gangs rejected'],
   ['node-not-ready', 'Nodes not ready', 'node not ready', 'nodes not ready'],
   ['stale', 'Reports too old', 'report too old', 'reports too old'],
   ['clock', 'Clocks ahead', 'clock ahead', 'clocks ahead'],
@@ -66,6 +71,8 @@ export function reason(r) {
 /** advice is what to check for a kind of fault. */
 export function advice(kind) {
   switch (kind) {
+    case 'gang-unknown': return stateAdvice('Unknown');
+    case 'gang-rejected': return 'The scheduler finds no place for all of their pods: choose one for the reasons.';
     case 'node-not-ready': return 'The kubelet does not report Ready.';
     case 'stale': return 'No heartbeat of the topo-worker: is its pod running?';
     case 'clock': return 'The heartbeat is from the future: check the time service.';
@@ -94,7 +101,7 @@ export function stateAdvice(state) {
 
 /** gangText is where a gang is and how large it is: "leaf-su2 · 8 nodes · 64 GPUs". */
 export const gangText = (g) => [
-  g.group?.alias || g.group?.name, g.nodes.length && count(g.nodes.length, 'node'), g.nodes.length ? '' : count(g.members, 'pod'),
+  g.group && label(g.group), g.nodes.length && count(g.nodes.length, 'node'), g.nodes.length ? '' : count(g.members, 'pod'),
   g.gpus && count(g.gpus, 'GPU'),
 ].filter(Boolean).join(' · ');
 
@@ -116,11 +123,23 @@ export function port(f) {
 export const far = (s) => (s ? (s.name || s.id) + (s.port ? ` port ${s.port}` : '') : '');
 
 /** idle is how many GPUs are there and no pod can request. */
-export const idle = (g) => g.total - (g.offered ?? g.total);
+export const idle = (g) => g.total - g.offered - (g.shared ?? 0);
 
-/** gpus is how many are free: "3 of 8 free", and "2 not offered" if so. */
+/** isBusy reports whether every GPU is in use. */
+export const isBusy = (g) => g.total > 0 && g.used >= g.total;
+
+/** gpus is how many are free or in use: "3 of 8 free", "busy: all 8 in use", and "2 shared", "2 not offered" if so. */
 export function gpus(g) {
   if (!g.total) return 'no GPUs';
-  const free = g.free === undefined ? count(g.total, 'GPU') : `${number(g.free)} of ${number(g.total)} free`;
-  return idle(g) ? `${free}, ${number(idle(g))} not offered` : free;
+  const all = number(g.total);
+  const parts = [isBusy(g) ? `busy: all ${all} in use` : g.free || !g.used ? `${number(g.free ?? 0)} of ${all} free` : `${number(g.used)} of ${all} in use`];
+  if (g.shared) parts.push(`${number(g.shared)} shared`);
+  if (idle(g) > 0) parts.push(`${number(idle(g))} not offered`);
+  return parts.join(', ');
 }
+
+/** isCode reports whether a name is the number of a device and no word: a GUID or a UUID is in it. */
+export const isCode = (name) => /[0-9a-f]{12}|[0-9a-f]{8}-[0-9a-f]{4}-/i.test(name);
+
+/** label is what people call an item: its name, or what stands for a name that is a code. */
+export const label = (item) => (item.alias && isCode(item.name) ? item.alias : item.name);

@@ -1,7 +1,7 @@
 // The list of gangs: by state, those first that need attention.
 
 import { make, mark, rove } from './dom.js';
-import { number, span, stateAdvice } from './format.js';
+import { isCode, number, span, stateAdvice } from './format.js';
 import { STATES } from './model.js';
 
 const FIRST = 60; // Rows of a state before "more".
@@ -76,7 +76,7 @@ export class Gangs {
       const more = Math.min(200, list.length - limit);
       section.append(make('button', { type: 'button', class: 'more', onclick: () => {
         this.#shown.set(state, limit + more);
-        this.#draw(false, Date.now());
+        this.#draw(Date.now());
         this.#pane.querySelector(`[data-state="${state}"]`)?.querySelectorAll('button.gang')[limit]?.focus();
       } }, `Show ${number(more)} more of ${number(list.length - limit)}`));
     }
@@ -112,7 +112,7 @@ export function gangFields(g, ago, link) {
     ['Pods', `${number(g.running)} of ${number(g.members)} run${g.bound > g.running ? `, ${number(g.bound)} have a node` : ''}${
       g.least ? `; ${number(g.least)} must` : ''}`],
     ['GPUs', g.gpus ? number(g.gpus) : 'none'],
-    ['Group', g.group ? [link(g.group), ` ${g.group.alias ? `behind ${g.group.alias}` : g.group.kind}`] : g.nodes.length ? 'no group holds all of it' : ''],
+    ['Group', g.group ? [link(g.group), ` ${g.group.alias && !isCode(g.group.name) ? `behind ${g.group.alias}` : g.group.kind}`] : g.nodes.length ? 'no group holds all of it' : ''],
     ['Lost nodes', g.missing.join(', ')],
   ];
 }

@@ -115,13 +115,19 @@ export function arrange(roots, size, width, least) {
   return best;
 }
 
-/** widths calls set(group, width) for groups of groups, which CSS alone would make too wide. */
+const NARROW = 176; // The least width of a top-level group.
+
+/**
+ * widths calls set(group, width) for groups of groups, which CSS alone would make too wide. Top-level groups are
+ * equally wide, but for those that would be mostly empty.
+ */
 export function widths(roots, size, share, least, set) {
   const plan = new Plan(size, least);
   const walk = (items, width) => {
     for (const item of items) {
       if (item.isLeaf || item.isNode) continue;
-      set(item, item.depth === 0 ? share : plan.item(item, width).w);
+      const own = plan.item(item, width).w;
+      set(item, item.depth > 0 ? own : own < 0.5 * share ? Math.max(own, NARROW) : share);
       walk(item.child, width - GROUP.x);
     }
   };
@@ -205,9 +211,9 @@ export function room(item, width) {
   return item.isLeaf ? Math.min(level, 4) : level;
 }
 
-/** eighths is how much of a cell is filled for free GPUs: some is never none, not all never all. */
+/** eighths is how much of a cell is filled for GPUs in use: some is never none, not all never all. */
 export function eighths(g) {
-  if (!g.total || !g.free) return 0;
-  if (g.free >= g.total) return 8;
-  return Math.min(7, Math.max(1, Math.round((8 * g.free) / g.total)));
+  if (!g.total || !g.used) return 0;
+  if (g.used >= g.total) return 8;
+  return Math.min(7, Math.max(1, Math.round((8 * g.used) / g.total)));
 }

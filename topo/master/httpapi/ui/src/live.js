@@ -149,6 +149,14 @@ export function ports(query, signal) {
 /** detail reads all about one node; null if the server knows none of that name. */
 export const detail = (name, signal) => read(`v1/nodes/${encodeURIComponent(name)}`, signal);
 
+/** use reads who has the GPUs of a node. */
+export const use = (node, signal) => read(`v1/pods?${new URLSearchParams({ node })}`, signal);
+
+/** nodes reads the names of the nodes that have labels, and of which pods of a namespace hold GPUs. */
+export async function nodes(question, signal) {
+  return new Set((await read(`v1/nodes?${new URLSearchParams(question)}`, signal)).nodes);
+}
+
 /** why reads why a pod or a gang has no node; null if the server knows none of that name. */
 export function why(namespace, name, signal) {
   return read(`v1/why?${new URLSearchParams({ namespace, name })}`, signal);
@@ -157,7 +165,7 @@ export function why(namespace, name, signal) {
 async function read(path, signal) {
   const answer = await fetch(path, { cache: 'no-cache', signal });
   if (answer.status === 404) return null;
-  if (answer.status === 501) throw new Error((await answer.text()).trim());
+  if (answer.status === 400 || answer.status === 501) throw new Error((await answer.text()).trim());
   if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
   return answer.json();
 }

@@ -3,7 +3,7 @@
 
 import { make, mark, set, tally } from './dom.js';
 import { SIZES, SMALLEST, arrange, box, eighths, fit, room, sized, stretch, widths } from './layout.js';
-import { count, gangsOf, gpus, number, reason, statusName } from './format.js';
+import { count, gangsOf, gpus, isBusy, label, number, reason, statusName } from './format.js';
 
 const NEAR = 500; // Pixels beyond the window in which nodes are made.
 const MANY = 10_000; // With more nodes than that, those far away are unmade.
@@ -112,7 +112,7 @@ export class FabricMap {
     view.el.classList.toggle('leaf', item.isLeaf);
     view.el.classList.toggle('top', item.depth === 0);
     view.inner.className = item.isLeaf ? 'cells' : 'boxes';
-    const stamp = [item.prefix, item.short, item.gpus.free, item.gpus.offered, item.gpus.total, ...Object.values(item.counts)].join();
+    const stamp = [item.prefix, item.short, item.gpus.free, item.gpus.used, item.gpus.shared, item.gpus.offered, item.gpus.total, ...Object.values(item.counts)].join();
     if (stamp !== view.stamp) {
       view.stamp = stamp;
       this.#head(view, item);
@@ -134,12 +134,12 @@ export class FabricMap {
       c.notReady ? tally('notready', number(c.notReady)) : null,
       c.degraded ? tally('degraded', number(c.degraded)) : null,
     ].filter(Boolean));
-    view.free.replaceChildren(...(item.gpus.total
-      ? [make('b', {}, number(item.gpus.free ?? item.gpus.total)), item.gpus.free === undefined ? '' : make('span', {}, ` / ${number(item.gpus.total)}`), item.gpus.free === undefined ? ' GPUs' : ' free']
-      : []));
-    view.meter.style.setProperty('--share', item.gpus.total ? (item.gpus.free ?? 0) / item.gpus.total : 0);
+    const g = item.gpus;
+    view.free.replaceChildren(...(isBusy(g) ? [make('b', {}, 'busy')]
+      : g.total ? [make('b', {}, number(g.free ?? 0)), make('span', {}, ` / ${number(g.total)}`), ' free'] : []));
+    view.meter.style.setProperty('--share', g.total ? g.used / g.total : 0);
     set(view.el, 'aria-label', [
-      item.kind ? item.name : item.parent ? `Other nodes of ${item.parent.name}` : 'Nodes in no group', count(item.size, 'node'),
+      item.kind ? label(item) : item.parent ? `Other nodes of ${item.parent.name}` : 'Nodes in no group', count(item.size, 'node'),
       c.notReady && `${number(c.notReady)} not ready`, c.degraded && `${number(c.degraded)} degraded`, gpus(item.gpus),
     ].filter(Boolean).join(', '));
   }
@@ -209,12 +209,12 @@ export class FabricMap {
     set(el, 'data-d', item.domain ? item.domain.index % 4 : undefined);
     const why = item.reasons.map(reason);
     set(el, 'aria-label', [item.name, item.status !== 'ready' && statusName(item.status), ...why,
-      item.cordoned && 'cordoned', gpus(item.gpus), item.domain && `across groups in ${item.domain.name}`, item.gangs.length && `in use by ${gangsOf(item)}`].filter(Boolean).join(', '));
+      item.cordoned && 'cordoned', gpus(item.gpus), item.domain && `across groups in ${label(item.domain)}`, item.gangs.length && `in use by ${gangsOf(item)}`].filter(Boolean).join(', '));
     if (!this.#shape.detail) return;
     const total = item.gpus.total;
     const pips = make('span', { class: 'pips' });
     pips.style.setProperty('--n', Math.max(total, 1));
-    pips.style.setProperty('--k', item.gpus.free ?? 0);
+    pips.style.setProperty('--k', item.gpus.used);
     pips.classList.toggle('many', total > 8);
     const name = this.#shape.name === 'cards' && item.prefix
       ? [make('span', { class: 'pre' }, item.prefix), item.short] : [item.short];

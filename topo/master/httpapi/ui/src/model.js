@@ -1,6 +1,6 @@
 // The document of v1/topology as items that know their place. Pure.
 
-import { faultOrder, gangText, reason, statusKey } from './format.js';
+import { faultOrder, gangText, isCode, reason, statusKey } from './format.js';
 
 /**
  * build indexes a document. earlier is the model before, from which it learns
@@ -16,8 +16,9 @@ export function build(doc, earlier, now) {
   model.roots = family(doc.tree ?? [], null, model);
   shorten(model.nodes, (n) => n.name);
   for (const list of byKind(model.groups).values()) {
-    const known = aliases(list);
-    shorten(list, known ? (g) => known.get(g) : bare);
+    const known = aliases(list, (g) => g.rails.map((r) => r.leaf.name ?? ''))
+      ?? aliases(list.filter((g) => isCode(g.name)), (g) => membersOf(g).map((n) => n.name));
+    shorten(list, (g) => bare(g, known?.get(g) ?? g.name));
   }
   order(model);
   addDomains(doc, model);
@@ -63,10 +64,9 @@ function family(list, parent, model) {
 
 /** loose is the box of nodes that are in no group, or in none of those below a group. */
 function loose(nodes, parent) {
-  const e = { name: parent ? 'other nodes' : 'in no group', kind: '', gpus: { offered: 0, total: 0 }, nodes: { ready: 0, degraded: 0, notReady: 0 }, child: nodes };
+  const e = { name: parent ? 'other nodes' : 'in no group', kind: '', gpus: { offered: 0, shared: 0, used: 0, total: 0 }, nodes: { ready: 0, degraded: 0, notReady: 0 }, child: nodes };
   for (const n of nodes) {
-    e.gpus.offered += n.gpus.offered ?? n.gpus.total;
-    e.gpus.total += n.gpus.total;
+    for (const key of ['offered', 'shared', 'used', 'total']) e.gpus[key] += n.gpus[key] ?? 0;
     if (n.gpus.free !== undefined) e.gpus.free = (e.gpus.free ?? 0) + n.gpus.free;
     e.nodes[n.status === 'Ready' ? 'ready' : n.status === 'NotReady' ? 'notReady' : 'degraded']++;
   }
@@ -98,7 +98,7 @@ function node(e, parent, model) {
     depth: parent.depth + 1, index: 0, prefix: '', short: e.name, faults: [], gangs: [], text: '',
   };
   item.text = [e.name, item.product, ...item.reasons.map(reason)].join(' ').toLowerCase();
-  item.stamp = [e.status, e.gpus.free, e.gpus.offered, e.gpus.total, item.cordoned, item.product,
+  item.stamp = [e.status, e.gpus.free, e.gpus.used, e.gpus.shared, e.gpus.offered, e.gpus.total, item.cordoned, item.product,
     item.reasons.map((r) => `${r.kind}${r.count ?? ''}${r.since ?? ''}`)].join();
   model.byId.set(item.id, item);
   model.nodes.push(item);
@@ -114,25 +114,30 @@ function byKind(groups) {
   return kinds;
 }
 
-/** bare is a group's name without its kind. */
-function bare(g) {
-  return g.kind && g.name.startsWith(`${g.kind}-`) ? g.name.slice(g.kind.length + 1) : g.name;
+/** bare is a name of a group without its kind. */
+const bare = (g, name) => (g.kind && name.startsWith(`${g.kind}-`) ? name.slice(g.kind.length + 1) : name);
+
+
+const membersOf = (item) => (item.isNode ? [item] : item.child.flatMap(membersOf));
+
+/** front is what names begin with in common, up to a separator: "rack1" of "rack1-tray01" and "rack1-tray02". */
+function front(names) {
+  let common = names[0] ?? '';
+  for (const name of names) while (!name.startsWith(common)) common = common.slice(0, -1);
+  if (names.length > 1) common = common.slice(0, Math.max(0, common.search(/[-_./: ][^-_./: ]*$/)));
+  return common.length < 2 ? '' : common;
 }
 
 /**
- * aliases are what people call groups that are named after a switch's GUID: the
- * common front of their leaves' names. Null unless every group has its own.
+ * aliases are what people call groups that are named after a GUID: what the names of their leaves, or of their nodes,
+ * begin with. Null unless every group has its own.
  */
-function aliases(groups) {
+function aliases(groups, namesOf) {
   const known = new Map();
   for (const g of groups) {
-    const names = g.rails.map((r) => r.leaf.name ?? '');
-    if (!names.length) return null;
-    let front = names[0];
-    for (const name of names) while (!name.startsWith(front)) front = front.slice(0, -1);
-    if (names.length > 1) front = front.slice(0, front.search(/[-_./: ][^-_./: ]*$/));
-    if (front.length < 2) return null;
-    known.set(g, front);
+    const alias = front(namesOf(g));
+    if (!alias) return null;
+    known.set(g, alias);
   }
   if (new Set(known.values()).size < groups.length) return null;
   for (const [g, alias] of known) g.alias = alias;
@@ -149,10 +154,10 @@ function shorten(items, nameOf) {
     while (n < common.length && n < name.length && common[n] === name[n]) n++;
     common = common.slice(0, Math.min(n, name.length - 1));
   }
-  // A whole word is better, unless it is long: g15, not 15.
+  // Whole words are better, unless they are long: pod1-rail0, not 1-rail0.
   const word = common.search(/[^-_./: ]*$/);
   const longest = Math.max(...items.map((item) => nameOf(item).length));
-  if (longest - word <= 8) common = common.slice(0, word);
+  if (longest - word <= 16) common = common.slice(0, word);
   for (const item of items) {
     item.prefix = common;
     item.short = nameOf(item).slice(common.length);
@@ -165,6 +170,7 @@ function collect(doc, model, earlier, now) {
     const was = earlier?.first.get(fault.key);
     // The age of what was there at the first load is unknown.
     fault.seen = was ?? (earlier ? { at: now, exact: true } : { at: now, exact: false });
+    fault.who = fault.node;
     model.first.set(fault.key, fault.seen);
     model.faults.push(fault);
     const owner = model.byId.get(`node:${fault.node}`);
@@ -191,13 +197,21 @@ function collect(doc, model, earlier, now) {
   model.faults.sort((a, b) => at(a) - at(b));
 }
 
+/** faultOf is the fault of a gang that fails, or that the scheduler rejects; null for another. */
+function faultOf(g) {
+  const kind = g.state === 'Unknown' ? 'gang-unknown' : g.rejected ? 'gang-rejected' : '';
+  return kind && {
+    kind, gang: g.id, who: g.name, note: g.reason, since: g.rejected || g.since || undefined, seen: { at: 0, exact: false }, key: `${kind} ${g.id}`,
+  };
+}
+
 /** addDomains adds the NVLink domains that cross groups: what holds their nodes on the other axis. */
 function addDomains(doc, model) {
   model.domains = (doc.crossing ?? []).map((d, index) => {
     const nodes = d.nodes.map((n) => model.byId.get(`node:${n}`)).filter(Boolean);
     const parts = [...Map.groupBy(nodes, (n) => (n.parent.kind ? n.parent : n.parent.parent ?? n.parent))];
     const item = {
-      id: `domain:${d.name}`, isDomain: true, isNode: false, kind: d.kind, name: d.name, short: d.name, parent: null, index,
+      id: `domain:${d.name}`, isDomain: true, isNode: false, kind: d.kind, name: d.name, alias: isCode(d.name) ? front(d.nodes) : '', parent: null, index,
       key: d.key, status: statusKey(d.status), nodes, parts, lit: new Set(nodes.flatMap((n) => [n.id, n.parent.id])),
       where: parts.map(([g, on]) => `${g.name} ${on.length}`).join(', '),
     };
@@ -218,6 +232,8 @@ export const STATES = ['Unknown', 'Queued', 'Starting', 'Running', 'Succeeded'];
 /** addGangs adds the gangs of a document to a model. */
 export function addGangs(doc, model) {
   model.gangs = (doc.gangs ?? []).map((g) => gang(g, model));
+  const wrong = model.gangs.map(faultOf).filter(Boolean).sort((a, b) => faultOrder.indexOf(a.kind) - faultOrder.indexOf(b.kind));
+  model.faults.unshift(...wrong);
   for (const g of model.gangs) {
     model.byId.set(g.id, g);
     for (const node of g.nodes) {

@@ -1,14 +1,48 @@
 // What a search asks for, and which items answer it. Pure.
 
-/** parse makes tests of a query; every word is one. An empty query has none. */
-export function parse(query) {
-  return query.toLowerCase().split(/\s+/).filter(Boolean).map((word) => {
-    const [, key, value] = /^(is|free|kind):(.*)$/.exec(word) ?? [];
-    if (key === 'is') return (item) => is(item, value);
-    if (key === 'free') return (item) => item.isNode && item.gpus.free !== undefined && item.gpus.free >= Number(value);
-    if (key === 'kind') return (item) => item.kind === value;
-    return (item) => item.text.includes(word);
+const words = (query) => query.split(/\s+/).filter(Boolean);
+
+/** valueOf is what a query has for a key: "H100" of "product:H100". */
+export const valueOf = (query, key) => words(query).find((w) => w.startsWith(`${key}:`))?.slice(key.length + 1) ?? '';
+
+/** withWord is the query with another value for a key; "" removes it. */
+export const withWord = (query, key, value) =>
+  [...words(query).filter((w) => !w.startsWith(`${key}:`)), value && `${key}:${value}`].filter(Boolean).join(' ');
+
+/** question is what the server alone knows of a query: pods of a namespace, labels. Null for none. */
+export function question(query) {
+  const all = { namespace: valueOf(query, 'ns'), label: valueOf(query, 'label') };
+  return all.namespace || all.label ? all : null;
+}
+
+/**
+ * parse makes tests of a query; every word is one. An empty query has none. within are the names of the nodes that
+ * answer its question.
+ */
+export function parse(query, within) {
+  return words(query).map((exact) => {
+    const word = exact.toLowerCase();
+    const [, key, value] = /^(is|free|kind|product|use|ns|label):(.*)$/.exec(word) ?? [];
+    switch (key) {
+      case 'is': return (item) => is(item, value);
+      case 'free': return (item) => item.isNode && item.gpus.free !== undefined && item.gpus.free >= Number(value);
+      case 'kind': return (item) => item.kind === value;
+      case 'product': return (item) => item.isNode && item.product.toLowerCase().includes(value);
+      case 'use': return (item) => item.isNode && uses(item.gpus, value);
+      case 'ns': return (item) => (item.isGang ? item.namespace === value : item.isNode && within.has(item.name));
+      case 'label': return (item) => item.isNode && within.has(item.name);
+      default: return (item) => item.text.includes(word);
+    }
   });
+}
+
+function uses({ used, total, shared }, value) {
+  switch (value) {
+    case 'idle': return total > 0 && used === 0;
+    case 'part': return used > 0 && used < total;
+    case 'busy': return total > 0 && used >= total;
+    default: return value === 'shared' && shared > 0;
+  }
 }
 
 function is(item, value) {

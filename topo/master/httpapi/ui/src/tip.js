@@ -1,7 +1,10 @@
 // What the pointer or the focus is on, in a few lines.
 
 import { make, mark } from './dom.js';
-import { count, gangsOf, gpus, reason, statusName } from './format.js';
+import { count, gangsOf, gpus, label, reason, statusName } from './format.js';
+
+/** isCut reports whether a card shortens a text. */
+const isCut = (card) => [...card.querySelectorAll('.name, .line')].some((el) => el.scrollWidth > el.clientWidth);
 
 export class Tip {
   #el;
@@ -36,8 +39,8 @@ export class Tip {
     const item = this.#map.item(target);
     const owner = item && this.#map.element(item.id);
     // A box has the text of its head; the tip adds what the head hides or shortens.
-    // A large node shows everything itself.
-    if (!item || (item.isNode && this.#map.size === 5) || (!item.isNode && target.closest('.head') === null && owner.dataset.room !== '0' && target !== owner)) {
+    // A large node shows everything itself, if it has room.
+    if (!item || (item.isNode && this.#map.size === 5 && !isCut(owner)) || (!item.isNode && target.closest('.head') === null && owner.dataset.room !== '0' && target !== owner)) {
       this.#hide();
       return;
     }
@@ -53,14 +56,15 @@ export class Tip {
 
   #lines(item) {
     const path = [];
-    for (let g = item.parent; g?.kind; g = g.parent) path.unshift(g.name);
-    const lines = [make('b', {}, item.isNode && item.status !== 'ready' ? mark(item.status) : '', item.name)];
+    for (let g = item.parent; g?.kind; g = g.parent) path.unshift(label(g));
+    const lines = [make('b', {}, item.isNode && item.status !== 'ready' ? mark(item.status) : '', label(item))];
     if (item.isNode) {
       const state = [item.status !== 'ready' && statusName(item.status), item.cordoned && 'cordoned'].filter(Boolean).join(', ');
       lines.push(make('span', {}, [state, gpus(item.gpus)].filter(Boolean).join(' · ')), ...item.reasons.map((r) => make('span', { class: 'why' }, reason(r))));
       if (item.gangs.length) lines.push(make('span', {}, gangsOf(item)));
     } else {
-      if (item.alias) lines.push(make('span', {}, `behind ${item.alias}`));
+      if (label(item) !== item.name) lines.push(make('span', {}, item.name));
+      else if (item.alias) lines.push(make('span', {}, `behind ${item.alias}`));
       lines.push(make('span', {}, `${count(item.size, 'node')} · ${gpus(item.gpus)}`));
     }
     if (path.length) lines.push(make('small', {}, path.join(' › ')));
