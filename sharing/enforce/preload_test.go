@@ -204,14 +204,16 @@ func TestDocumentedVariables(t *testing.T) {
 	limit.By = Enforced{config.EnforcePreload, config.EnforcePreload}
 	var documented, set []string
 	for line := range strings.SplitSeq(table, "\n") {
-		cells := strings.Split(line, "`")
-		if len(cells) < 3 {
-			continue
-		}
-		if name, each := strings.CutSuffix(cells[1], "_<i>"); each {
-			documented = append(documented, name+"_0", name+"_1")
-		} else {
-			documented = append(documented, cells[1])
+		line, _, _ = strings.Cut(strings.TrimPrefix(line, "|"), "|")
+		for i, word := range strings.Split(line, "`") {
+			name, each := strings.CutSuffix(word, "_<i>")
+			switch {
+			case i%2 == 0: // Between the names.
+			case each:
+				documented = append(documented, name+"_0", name+"_1")
+			default:
+				documented = append(documented, name)
+			}
 		}
 	}
 	for _, e := range preloadEnv(limit) {
