@@ -228,8 +228,6 @@ func TestVolcano(t *testing.T) {
 			t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
 		}
 	}
-	v.completes(t, "volcano-queue.yaml", "job-1", 1)
-	v.kubectl(t, "delete", "queue", "test")
 	v.nodes(t, withGPUs("fly-inference", 0, nil), withGPUs("fly-training", 0, nil))
 	v.pool(t, "inference")
 	v.pool(t, "training")
