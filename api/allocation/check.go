@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -117,10 +119,7 @@ func checkVersion(version int) error {
 
 // isLabel reports whether s is an RFC 1123 label, as container names and policies
 // are.
-func isLabel(s string) bool {
-	return len(s) > 0 && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' &&
-		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
-}
+func isLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
 
 func checkPolicy(policy string) error {
 	if !isLabel(policy) {
@@ -152,11 +151,8 @@ func CheckShares(shares []Share) error {
 // CheckUUID accepts letters, digits and -_.:/, none of them special in a comma
 // list of UUIDs.
 func CheckUUID(uuid string) error {
-	ok := len(uuid) > 0 && len(uuid) <= maxUUID
-	for _, r := range uuid {
-		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/", r))
-	}
-	if !ok {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/"
+	if uuid == "" || len(uuid) > maxUUID || strings.Trim(uuid, allowed) != "" {
 		return fmt.Errorf("invalid UUID %q", wellknown.Clip(uuid))
 	}
 	return nil

@@ -57,6 +57,15 @@ func (r *Roles) Of(h *machine.HCA) (role machine.Role, named bool) {
 	return h.Role, false
 }
 
+// Resource returns the resource of a name, or nil.
+func (r *RDMA) Resource(name string) *RDMAResource {
+	at := slices.IndexFunc(r.Resources, func(x RDMAResource) bool { return x.Name == name })
+	if at < 0 {
+		return nil
+	}
+	return &r.Resources[at]
+}
+
 // Select reports whether a resource has this HCA of machine m, which has corrected
 // roles, and if not why. A physical function with virtual functions in a
 // resource is selected only by its own address: its user could reach their traffic,

@@ -124,16 +124,10 @@ func copyFile(args []string) error {
 		return errors.New("copy: want a file of the image, and where on the node it goes")
 	}
 	from, to := args[0], args[1]
-	info, err := os.Stat(from) //nolint:gosec // The chart names it.
-	switch {
-	case err != nil:
-		return fmt.Errorf("copy: in the image: %w", err)
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("copy: in the image: %s is not a file", from)
-	case info.Size() == 0 || info.Size() > maxCopy:
-		return fmt.Errorf("copy: in the image: %s has %d bytes; 1 to %d can be copied", from, info.Size(), maxCopy)
+	content, err := hostfile.ReadAtMost(from, maxCopy)
+	if err == nil && len(content) == 0 {
+		err = fmt.Errorf("%s is empty", from)
 	}
-	content, err := os.ReadFile(from) //nolint:gosec // The same.
 	if err != nil {
 		return fmt.Errorf("copy: in the image: %w", err)
 	}

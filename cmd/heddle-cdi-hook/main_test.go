@@ -182,10 +182,11 @@ func TestCopyFileRejects(t *testing.T) {
 	}{
 		{"nothing", "want a file of the image", nil},
 		{"no target", "want a file of the image", []string{empty}},
-		{"no such file", "in the image: stat " + dir + "/none", []string{dir + "/none", to}},
-		{"a directory", dir + " is not a file", []string{dir, to}},
-		{"empty", "empty has 0 bytes", []string{empty, to}},
-		{"large", "large has 67108865 bytes", []string{large, to}},
+		{"no such file", "in the image: open " + dir + "/none", []string{dir + "/none", to}},
+		{"a directory", dir + ": is a directory", []string{dir, to}},
+		{"a device", "/dev/zero: more than 67108864 bytes", []string{"/dev/zero", to}},
+		{"empty", "empty is empty", []string{empty, to}},
+		{"large", "large: more than 67108864 bytes", []string{large, to}},
 		{"nowhere", "to the node:", []string{"mounts.go", empty + "/to"}},
 	} {
 		if err := copyFile(tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {

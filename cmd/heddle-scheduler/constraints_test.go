@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -143,6 +144,45 @@ func TestPreferredNodes(t *testing.T) {
 			slices.Sort(on)
 			if got := slices.Compact(on); !slices.Equal(got, tt.want) {
 				t.Errorf("on %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// Two nodes with one value of the label kubernetes.io/hostname are one place for pods that are apart by it.
+func TestTwoNodesWithOneHostname(t *testing.T) {
+	for pods, ok := range map[int]bool{3: true, 4: false} {
+		t.Run(fmt.Sprint(pods, " pods"), func(t *testing.T) {
+			var nodes []*corev1.Node
+			for _, name := range []string{"a", "b", "c", "d"} {
+				nodes = append(nodes, node(name, 1))
+			}
+			nodes[0].Labels[corev1.LabelHostname], nodes[1].Labels[corev1.LabelHostname] = "same", "same"
+			w := start(t, args(""), nodes...)
+			for i := range pods {
+				l := gangLabels("x", pods)
+				l["app"] = "x"
+				p := pod(fmt.Sprint("x-", i), 1, l)
+				p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: termsOf(p, corev1.LabelHostname),
+				}}
+				w.add(p)
+			}
+			if !ok {
+				pods := w.until("rejected for the rule", func(pods map[string]*corev1.Pod) bool {
+					return strings.Contains(why(pods["x-0"]), "rejected by podgroup x: 3 of 4 fit where their constraints on kubernetes.io/hostname let them")
+				})
+				if n := bound(pods, "x"); n > 0 {
+					t.Errorf("%d of 4 have a node", n)
+				}
+				return
+			}
+			on := map[string]int{}
+			for _, p := range w.whole("x", pods) {
+				on[p.Spec.NodeName]++
+			}
+			if on["a"]+on["b"] != 1 || on["c"] != 1 || on["d"] != 1 {
+				t.Errorf("on %v", on)
 			}
 		})
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -130,7 +131,10 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	a.beat.Store(new(time.Now()))
 	m := a.Source.Machine()
 	c := a.resolve(m)
-	a.driver = newDriver(&a.Options, &a.last)
+	a.driver = &driver{
+		Options: &a.Options, spec: cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), last: &a.last,
+		due: notify.New(), tried: notify.New(),
+	}
 	inv := inventory.New(m, c, nil, map[string]string{})
 	inv.Channels = a.driver.imexChannels()
 	a.monitor = health.New(health.Options{

@@ -2,24 +2,17 @@ package agent
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"io/fs"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
-	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/deviceplugin/allocate"
-	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
-	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/cgroup"
 	devgpu "github.com/heddle-dev/heddle/discovery/gpu"
@@ -27,22 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
-// consumer is a container's part of a GPU.
-type consumer struct{ namespace, pod, uid, container, gpu string }
-
-// consumed is the use of a consumer: bytes of memory, and percent of the time on
-// the SMs; unknown where that is not certain.
-type consumed struct{ bytes, sm int64 }
-
 const unknown = enforce.Unknown
-
-// usedBy returns the use of a GPU by a container.
-func usedBy(used map[consumer]consumed, b *report.Binding, gpu string) consumed {
-	if now, ok := used[consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}]; ok {
-		return now
-	}
-	return consumed{unknown, unknown}
-}
 
 // containerNames returns the names of the containers that run, by cgroup.
 func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
@@ -66,16 +44,13 @@ func containerNames(pods []*corev1.Pod) map[cgroup.Container]string {
 // GPU. A process that cannot be attributed makes unknown whatever it may
 // belong to: the pod's containers, or all on the GPU. Containers with MPS are
 // left out, since the driver counts for the server what its clients use.
-func attribute(
-	bindings []report.Binding, gpus []devgpu.Usage, procs cgroup.Proc, named map[cgroup.Container]string,
-) map[consumer]consumed {
-	used := make(map[consumer]consumed)
+func attribute(all []enforce.Use, gpus []devgpu.Usage, procs cgroup.Proc, named map[cgroup.Container]string) {
 	for i := range gpus {
 		g := &gpus[i]
 		if g.Err != nil {
 			continue
 		}
-		bytes, sm := newTally(bindings, g.GPU), newTally(bindings, g.GPU)
+		bytes, sm := newTally(all, g.GPU), newTally(all, g.GPU)
 		for _, p := range g.Processes {
 			in, err := containerOf(procs, p.PID)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -91,16 +66,12 @@ func attribute(
 			}
 		}
 		sm.lost = sm.lost || g.SamplesErr != nil
-		for i := range bindings {
-			b := &bindings[i]
-			c := consumer{b.Namespace, b.Pod, b.UID, b.Container, g.GPU}
-			_, has := bytes.sums[c]
-			if has && b.UID != "" && b.Enforced.Memory != config.EnforceMPS && b.Enforced.Compute != config.EnforceMPS {
-				used[c] = consumed{bytes.of(c), sm.of(c)}
+		for j := range all {
+			if u := &all[j]; u.GPU == g.GPU && u.UID != "" && !u.Enforced.Uses(config.EnforceMPS) {
+				u.Used, u.SM = bytes.of(u), sm.of(u)
 			}
 		}
 	}
-	return used
 }
 
 var errNoPID = errors.New("the driver reports no PID")
@@ -114,31 +85,28 @@ func containerOf(procs cgroup.Proc, pid int) (cgroup.Container, error) {
 
 // tally is a sum for every container that has a part of one GPU.
 type tally struct {
-	sums map[consumer]int64
+	sums map[*enforce.Use]int64
 	// pods are the containers with that GPU, by pod.
-	pods map[string][]consumer
+	pods map[string][]*enforce.Use
 	// lost means that something may belong to any of them.
 	lost bool
 }
 
-func newTally(bindings []report.Binding, gpu string) *tally {
-	t := &tally{sums: map[consumer]int64{}, pods: map[string][]consumer{}}
-	for i := range bindings {
-		b := &bindings[i]
-		c := consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
-		if slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == gpu }) {
-			t.sums[c] = 0
-			t.pods[b.UID] = append(t.pods[b.UID], c)
+func newTally(all []enforce.Use, gpu string) *tally {
+	t := &tally{sums: map[*enforce.Use]int64{}, pods: map[string][]*enforce.Use{}}
+	for i := range all {
+		if u := &all[i]; u.GPU == gpu {
+			t.pods[u.UID] = append(t.pods[u.UID], u)
 		}
 	}
 	return t
 }
 
-func (t *tally) of(c consumer) int64 {
+func (t *tally) of(u *enforce.Use) int64 {
 	if t.lost {
 		return unknown
 	}
-	return t.sums[c]
+	return t.sums[u]
 }
 
 // add attributes the use of a process to its container; an empty name is unknown. After
@@ -146,60 +114,22 @@ func (t *tally) of(c consumer) int64 {
 func (t *tally) add(in cgroup.Container, name string, err error, amount int64) {
 	t.lost = t.lost || err != nil
 	holders := t.pods[in.PodUID]
-	for _, c := range holders {
-		its := c.container == name || name == "" && len(holders) == 1
+	for _, u := range holders {
+		its := u.Container == name || name == "" && len(holders) == 1
 		switch {
 		case !its && name != "": // It is of another container.
-		case !its, amount == unknown, t.sums[c] == unknown:
-			t.sums[c] = unknown
+		case !its, amount == unknown, t.sums[u] == unknown:
+			t.sums[u] = unknown
 		default:
-			t.sums[c] += amount
+			t.sums[u] += amount
 		}
 	}
 }
 
-// overuse is enforcer evict: it warns and evicts pods with containers over their share,
-// as [enforce.CheckUses] decides. It is for one goroutine.
-type overuse struct {
-	api     *apiserver.Client
-	timings map[enforce.Subject]enforce.Timing
-	evicted *prometheus.CounterVec
-}
-
-func newOveruse(options *Options) overuse {
-	o := overuse{
-		api: options.API,
-		evicted: promauto.With(options.Registerer).NewCounterVec(prometheus.CounterOpts{
-			Name: "heddle_overuse_evictions_total",
-			Help: "Pods that enforcer evict ended: over their memory, or on a full GPU for one of a higher priority.",
-		}, []string{"reason"}),
-	}
-	for _, excess := range []enforce.Excess{enforce.OverMemory, enforce.FullGPU} {
-		o.evicted.WithLabelValues(string(excess))
-	}
-	return o
-}
-
-// check acts on what containers use now. The next check repeats an eviction that failed.
-func (o *overuse) check(ctx context.Context, now time.Time, uses []enforce.Use) {
-	var actions []enforce.Action
-	actions, o.timings = enforce.CheckUses(now, uses, o.timings)
-	for i := range actions {
-		a := &actions[i]
-		pod := kubelet.Pod{Namespace: a.Namespace, Name: a.Pod, UID: a.UID}
-		if !a.Evict {
-			o.api.WarnPod(pod, wellknown.EventShareExceeded, a.Message)
-		} else if o.api.EvictFor(ctx, pod, wellknown.EventShareEvicted, a.Message) {
-			o.evicted.WithLabelValues(string(a.Excess)).Inc()
-		}
-	}
-}
-
-// uses returns the shares and the use of all containers with shares. A terminating pod is not
-// evicted again; nor is a static pod: it would come back at once, and the API server cannot end it.
-func uses(
-	m *machine.Machine, allocations []report.Binding, used map[consumer]consumed, pods []*corev1.Pod,
-) []enforce.Use {
+// uses returns the parts of GPUs that containers have; what they use is unknown yet. A terminating pod is not
+// evicted again, nor is one that is gone; nor is a static pod: it would come back at once, and the API server
+// cannot end it.
+func uses(m *machine.Machine, allocations []report.Binding, pods []*corev1.Pod) []enforce.Use {
 	byUID := make(map[string]*corev1.Pod, len(pods))
 	for _, p := range pods {
 		// The kubelet knows a static pod by the hash of its file.
@@ -208,24 +138,22 @@ func uses(
 	var all []enforce.Use
 	for i := range allocations {
 		b := &allocations[i]
-		p := byUID[b.UID]
-		if p == nil {
-			continue
-		}
-		_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 		for _, s := range b.Shares {
 			at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == s.UUID })
 			if at < 0 {
 				continue
 			}
-			now := usedBy(used, b, s.UUID)
-			all = append(all, enforce.Use{
+			u := enforce.Use{
 				Namespace: b.Namespace, Pod: b.Pod, UID: b.UID, Container: b.Container,
 				GPU: s.UUID, Index: m.GPUs[at].Index, Total: m.GPUs[at].MemoryMiB << 20, Share: s.MemoryMiB << 20,
-				Used: now.bytes, SM: now.sm, Percent: unlimited(b, s), Priority: allocate.Priority(p),
-				Evictable:   b.Enforced.Memory == config.EnforceEvict && !mirror && s.MemoryMiB > 0,
-				Terminating: p.DeletionTimestamp != nil,
-			})
+				Used: unknown, SM: unknown, Percent: unlimited(b, s), Enforced: b.Enforced, Terminating: true,
+			}
+			if p := byUID[b.UID]; p != nil {
+				_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+				u.Priority, u.Terminating = schedulehelpers.PodPriority(p), p.DeletionTimestamp != nil
+				u.Evictable = b.Enforced.Memory == config.EnforceEvict && !mirror && s.MemoryMiB > 0
+			}
+			all = append(all, u)
 		}
 	}
 	return all

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
@@ -55,14 +56,6 @@ func (a *Agent) Ready() string {
 	return strings.Join(wrong, "; ")
 }
 
-// problemDriver names a fault of the driver's CDI spec, problemConfig an unused invalid
-// configuration, problemShares the absence of shares although GPUs are shared.
-const (
-	problemDriver = "driver"
-	problemConfig = "config"
-	problemShares = "shares"
-)
-
 // Report returns the state of the device plugin: resources, GPUs and containers.
 func (a *Agent) Report() report.Report {
 	now, view := a.last.Load(), a.state.View()
@@ -82,17 +75,13 @@ func (a *Agent) Report() report.Report {
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		r.GPUIndices[g.UUID] = g.Index
-		if at := slices.IndexFunc(r.GPUs, func(known report.GPU) bool { return known.UUID == g.UUID }); at >= 0 {
-			r.GPUs[at].PCI = g.PCI
-		}
 		for j := range g.MIG.Devices {
 			r.GPUIndices[g.MIG.Devices[j].UUID] = g.Index
 		}
 	}
 	served := a.resources.served()
-	kinds := map[publish.Kind]string{
-		publish.GPUs: report.KindGPU, publish.HCAs: report.KindHCA,
-		publish.Replicas: report.KindShare, publish.Counted: report.KindShare,
+	kinds := map[cdi.Kind]string{
+		cdi.GPU: report.KindGPU, cdi.RDMA: report.KindHCA, cdi.SGPU: report.KindShare, publish.Counted: report.KindShare,
 	}
 	for _, name := range slices.Sorted(maps.Keys(served)) {
 		status := served[name].Status
@@ -108,19 +97,16 @@ func (a *Agent) Report() report.Report {
 
 // problems returns the faults of the device plugin's inputs, by name.
 func (a *Agent) problems(r *publish.Round) []report.Problem {
-	problems := a.state.Problems()
+	problems := append(a.state.Problems(), a.modes.Problems()...)
 	add := func(name, reason string) {
 		if reason != "" {
 			problems = append(problems, report.Problem{Name: name, Reason: reason})
 		}
 	}
-	for name, reason := range a.modes.Problems() {
-		add(name, reason)
-	}
-	add(problemDriver, a.driver.spec.Problem())
-	add(problemShares, r.WithoutShares)
+	add("driver", a.driver.spec.Problem())
+	add("shares", r.WithoutShares)
 	if err := a.Configs.Err(); err != nil {
-		add(problemConfig, err.Error())
+		add("config", err.Error())
 	}
 	slices.SortFunc(problems, func(a, b report.Problem) int { return cmp.Compare(a.Name, b.Name) })
 	return problems

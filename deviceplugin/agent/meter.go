@@ -8,10 +8,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
+	"github.com/heddle-dev/heddle/sharing/enforce"
 )
 
 const (
@@ -28,13 +33,15 @@ const (
 type meter struct {
 	*Options
 	descs
-	overuse
-	state *devicestate.State
-	round *atomic.Pointer[publish.Round]
+	state   *devicestate.State
+	round   *atomic.Pointer[publish.Round]
+	evicted *prometheus.CounterVec
+	// timings are the measuring goroutine's alone.
+	timings map[enforce.Subject]enforce.Timing
 
 	// mu guards what follows; used is replaced and never modified.
 	mu   sync.Mutex
-	used map[consumer]consumed
+	used []enforce.Use
 	at   time.Time
 }
 
@@ -49,8 +56,12 @@ const (
 
 func newMeter(o *Options, state *devicestate.State, round *atomic.Pointer[publish.Round]) *meter {
 	const namespace, pod, container, gpu = "namespace", "pod", "container", "gpu"
-	return &meter{
-		Options: o, state: state, round: round, overuse: newOveruse(o),
+	m := &meter{
+		Options: o, state: state, round: round,
+		evicted: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+			Name: "heddle_overuse_evictions_total",
+			Help: "Pods that enforcer evict ended: over their memory, or on a full GPU for one of a higher priority.",
+		}, []string{"reason"}),
 		descs: newDescs([][]string{
 			{
 				shareVCore, "Percent of a shared GPU's compute that a container has; 0 means no limit.",
@@ -71,14 +82,20 @@ func newMeter(o *Options, state *devicestate.State, round *atomic.Pointer[publis
 			},
 		}),
 	}
+	for _, excess := range []enforce.Excess{enforce.OverMemory, enforce.FullGPU} {
+		m.evicted.WithLabelValues(string(excess))
+	}
+	return m
 }
 
-// unmeasured returns why it is not measured what containers use; empty if it is.
-func (m *meter) unmeasured() string {
+func (m *meter) unmeasured() string { return Unmeasured(len(m.GPUs) == 0, m.Processes) }
+
+// Unmeasured returns why it is not measured what containers use; empty if it is.
+func Unmeasured(replayed bool, processes cgroup.Proc) string {
 	switch {
-	case len(m.GPUs) == 0:
+	case replayed:
 		return "a replayed machine has no driver that could be asked"
-	case !m.Processes.HostPIDs():
+	case !processes.HostPIDs():
 		return "heddle-device-plugin is not in the host's PID namespace (hostPID), so the driver's PIDs mean nothing: " +
 			"the chart's gpuDevice.usageMetrics puts it there"
 	}
@@ -103,17 +120,33 @@ func (m *meter) run(ctx context.Context) error {
 
 // measure asks the GPUs, unless no container has a share.
 func (m *meter) measure(ctx context.Context) {
-	var used map[consumer]consumed
-	r, allocations := m.round.Load(), m.allocations()
+	on := m.round.Load().Inventory.Machine
 	pods, _, known := m.API.Pods()
-	if len(allocations) > 0 {
-		used = attribute(allocations, m.GPUs.Usage(ctx, r.Inventory.Machine), m.Processes, containerNames(pods))
+	used := uses(on, m.allocations(), pods)
+	if len(used) > 0 {
+		attribute(used, m.GPUs.Usage(ctx, on), m.Processes, containerNames(pods))
 	}
 	m.mu.Lock()
 	m.used, m.at = used, time.Now()
 	m.mu.Unlock()
 	if known {
-		m.check(ctx, time.Now(), uses(r.Inventory.Machine, allocations, used, pods))
+		m.evict(ctx, time.Now(), used)
+	}
+}
+
+// evict is enforcer evict: it warns and evicts pods with containers over their share, as [enforce.CheckUses]
+// decides. The next measurement repeats an eviction that failed.
+func (m *meter) evict(ctx context.Context, now time.Time, used []enforce.Use) {
+	var actions []enforce.Action
+	actions, m.timings = enforce.CheckUses(now, used, m.timings)
+	for i := range actions {
+		a := &actions[i]
+		pod := kubelet.Pod{Namespace: a.Namespace, Name: a.Pod, UID: a.UID}
+		if !a.Evict {
+			m.API.WarnPod(pod, wellknown.EventShareExceeded, a.Message)
+		} else if m.API.EvictFor(ctx, pod, wellknown.EventShareEvicted, a.Message) {
+			m.evicted.WithLabelValues(string(a.Excess)).Inc()
+		}
 	}
 }
 
@@ -143,12 +176,14 @@ func (m *meter) Collect(metrics chan<- prometheus.Metric) {
 			m.add(metrics, shareMemory, float64(s.MemoryMiB<<20), labels[:]...)
 			m.add(metrics, shareInfo, 1, b.Namespace, b.Pod, b.Container, s.UUID,
 				b.Policy, b.By, string(b.Enforced.Memory), string(b.Enforced.Compute))
-			now := usedBy(used, &b, s.UUID)
-			if now.bytes != unknown {
-				m.add(metrics, shareMemoryUsed, float64(now.bytes), labels[:]...)
+			at := slices.IndexFunc(used, func(u enforce.Use) bool {
+				return labels == [4]string{u.Namespace, u.Pod, u.Container, u.GPU} && u.UID == b.UID
+			})
+			if at >= 0 && used[at].Used != unknown {
+				m.add(metrics, shareMemoryUsed, float64(used[at].Used), labels[:]...)
 			}
-			if now.sm != unknown {
-				m.add(metrics, shareSMUsed, float64(now.sm), labels[:]...)
+			if at >= 0 && used[at].SM != unknown {
+				m.add(metrics, shareSMUsed, float64(used[at].SM), labels[:]...)
 			}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -88,9 +89,10 @@ func TestAttribute(t *testing.T) {
 	a, one, two := consumerOf("a", "main", config.EnforceDMem, "x"), consumerOf("b", "one", config.EnforceNone, "x"), consumerOf("b", "two", config.EnforceNone, "x", "y")
 	anonymous := consumerOf("c", "main", config.EnforceNone, "x")
 	anonymous.UID = ""
-	of := func(b report.Binding, gpu string) consumer {
-		return consumer{b.Namespace, b.Pod, b.UID, b.Container, gpu}
-	}
+	type part struct{ pod, container, gpu string }
+	type use struct{ bytes, sm int64 }
+	of := func(b report.Binding, gpu string) part { return part{b.Pod, b.Container, gpu} }
+	on := &machine.Machine{GPUs: []machine.GPU{{UUID: "x"}, {UUID: "y"}}}
 	x := func(processes ...devgpu.Process) []devgpu.Usage {
 		return []devgpu.Usage{{GPU: "x", Processes: processes}}
 	}
@@ -99,88 +101,94 @@ func TestAttribute(t *testing.T) {
 		name     string
 		bindings []report.Binding
 		usage    []devgpu.Usage
-		want     map[consumer]consumed
+		want     map[part]use
 	}{
-		{"no process runs", []report.Binding{a}, x(), map[consumer]consumed{of(a, "x"): {0, 0}}},
+		{"no process runs", []report.Binding{a}, x(), map[part]use{of(a, "x"): {0, 0}}},
 		{
 			"two processes of a container, one of a pod without shares",
 			[]report.Binding{a},
 			x(devgpu.Process{PID: 1, Bytes: 10}, devgpu.Process{PID: 2, Bytes: 20}, devgpu.Process{PID: 6, Bytes: 40}),
-			map[consumer]consumed{of(a, "x"): {30, 0}},
+			map[part]use{of(a, "x"): {30, 0}},
 		},
 		{
 			"two containers of a pod on a GPU, by the IDs of its status",
 			[]report.Binding{a, one, two},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 4, Bytes: 20}),
-			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
+			map[part]use{of(a, "x"): {1, 0}, of(one, "x"): {10, 0}, of(two, "x"): {20, 0}},
 		},
 		{
 			"an ID that the status does not have yet: either may have it",
 			[]report.Binding{a, one, two},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 3, Bytes: 10}, devgpu.Process{PID: 5, Bytes: 20}),
-			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
+			map[part]use{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}, of(two, "x"): {unknown, 0}},
 		},
 		{
 			"the same where only one has the GPU",
 			[]report.Binding{two},
 			x(devgpu.Process{PID: 5, Bytes: 20}),
-			map[consumer]consumed{of(two, "x"): {20, 0}},
+			map[part]use{of(two, "x"): {20, 0}},
 		},
 		{
 			"a container of the pod that has no share",
 			[]report.Binding{a},
 			x(devgpu.Process{PID: 8, Bytes: 20}),
-			map[consumer]consumed{of(a, "x"): {0, 0}},
+			map[part]use{of(a, "x"): {0, 0}},
 		},
 		{
 			"a process that may belong to any pod",
 			[]report.Binding{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 7, Bytes: 2}),
-			map[consumer]consumed{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
+			map[part]use{of(a, "x"): {unknown, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
-			"no PID", []report.Binding{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[consumer]consumed{of(a, "x"): {unknown, 0}},
+			"no PID", []report.Binding{a}, x(devgpu.Process{PID: 0, Bytes: 1}), map[part]use{of(a, "x"): {unknown, 0}},
 		},
 		{
 			"memory that has ended, and memory that the driver does not report",
 			[]report.Binding{a, one},
 			x(devgpu.Process{PID: 1, Bytes: 1}, devgpu.Process{PID: 99, Bytes: 7}, devgpu.Process{PID: 3, Bytes: -1}),
-			map[consumer]consumed{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
+			map[part]use{of(a, "x"): {1, 0}, of(one, "x"): {unknown, 0}},
 		},
 		{
 			"the SMs",
 			[]report.Binding{a, one},
 			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 2, SM: 5}, devgpu.Sample{PID: 3, SM: -1}, devgpu.Sample{PID: 99}),
-			map[consumer]consumed{of(a, "x"): {0, 25}, of(one, "x"): {0, unknown}},
+			map[part]use{of(a, "x"): {0, 25}, of(one, "x"): {0, unknown}},
 		},
 		{
 			"kernels of a process that has ended",
 			[]report.Binding{a},
 			busy(devgpu.Sample{PID: 1, SM: 20}, devgpu.Sample{PID: 99, SM: 1}),
-			map[consumer]consumed{of(a, "x"): {0, unknown}},
+			map[part]use{of(a, "x"): {0, unknown}},
 		},
 		{
 			"no samples to be had",
 			[]report.Binding{a},
 			[]devgpu.Usage{{GPU: "x", Processes: []devgpu.Process{{PID: 1, Bytes: 1}}, SamplesErr: errors.New("Not Supported")}},
-			map[consumer]consumed{of(a, "x"): {1, unknown}},
+			map[part]use{of(a, "x"): {1, unknown}},
 		},
 		{
 			"a GPU that does not answer, and one that does",
 			[]report.Binding{two},
 			[]devgpu.Usage{{GPU: "x", Err: devgpu.ErrSilent}, {GPU: "y", Processes: []devgpu.Process{{PID: 4, Bytes: 8}}}},
-			map[consumer]consumed{of(two, "y"): {8, 0}},
+			map[part]use{of(two, "y"): {8, 0}},
 		},
 		{
 			"MPS counts for its server, a pod without UID does not count",
 			[]report.Binding{consumerOf("a", "main", config.EnforceMPS, "x"), anonymous},
 			x(devgpu.Process{PID: 1, Bytes: 1}),
-			map[consumer]consumed{},
+			map[part]use{},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := attribute(tt.bindings, tt.usage, procs, named)
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(consumer{}, consumed{})); diff != "" {
+			all, got := uses(on, tt.bindings, nil), map[part]use{}
+			attribute(all, tt.usage, procs, named)
+			for _, u := range all {
+				if u.Used != unknown || u.SM != unknown {
+					got[part{u.Pod, u.Container, u.GPU}] = use{u.Used, u.SM}
+				}
+			}
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(part{}, use{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

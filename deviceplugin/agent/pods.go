@@ -193,7 +193,11 @@ func annotatePods(
 		if now == text || ended {
 			continue
 		}
-		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: orNil(text)}); err != nil {
+		value := &text
+		if text == "" {
+			value = nil
+		}
+		if err := o.API.AnnotatePod(ctx, key, p.UID, map[string]*string{wellknown.SGPUBound: value}); err != nil {
 			again = true
 			o.Log.WarnContext(ctx, "annotating a pod with its GPUs failed", "pod", key.String(), "err", err)
 			continue
@@ -222,14 +226,6 @@ func (b *boundPod) shown(p *corev1.Pod) (text, warning string) {
 		}
 	}
 	return b.String(), warning
-}
-
-// orNil returns nil for an empty text.
-func orNil(text string) *string {
-	if text == "" {
-		return nil
-	}
-	return &text
 }
 
 // boundPod is the annotation of a pod, and its UID as the kubelet knows it. unrecorded: a

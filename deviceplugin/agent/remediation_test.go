@@ -125,20 +125,22 @@ func TestUses(t *testing.T) {
 		b, mirrored, consumerOf("leaves", "main", config.EnforceEvict, m.GPUs[1].UUID),
 		consumerOf("unknown", "main", config.EnforceEvict, m.GPUs[1].UUID), consumerOf("high", "lost", config.EnforceEvict, "GPU-lost"),
 	}
-	got := uses(m, all, map[consumer]consumed{{"default", "high", uidOf("high"), "main", m.GPUs[1].UUID}: {7, 80}},
-		[]*corev1.Pod{high, leaves, static})
+	got := uses(m, all, []*corev1.Pod{high, leaves, static})
 	one := func(pod string) enforce.Use {
 		return enforce.Use{
 			Namespace: "default", Pod: pod, UID: uidOf(pod), Container: "main", GPU: m.GPUs[1].UUID, Index: 1,
 			Total: m.GPUs[1].MemoryMiB << 20, Share: 4 << 30, Used: unknown, SM: unknown,
+			Enforced: enforce.Enforced{Memory: config.EnforceEvict},
 		}
 	}
 	first, second := one("high"), one("leaves")
 	second.Evictable, second.Terminating = true, true
-	first.Used, first.SM, first.Priority, first.Evictable = 7, 80, 1000, true
+	first.Priority, first.Evictable, first.Enforced.Compute = 1000, true, config.EnforceNone
 	mirror := one("static")
 	mirror.UID = "hash"
-	if diff := cmp.Diff([]enforce.Use{first, mirror, second}, got); diff != "" {
+	gone := one("unknown")
+	gone.Terminating = true
+	if diff := cmp.Diff([]enforce.Use{first, mirror, second, gone}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

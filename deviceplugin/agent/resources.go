@@ -50,9 +50,7 @@ type resources struct {
 type running struct {
 	plugin   *server.Plugin
 	resource refreshed
-	// gpus is the resource if its devices are GPUs; nil for others.
-	gpus *resource.GPUs
-	kind publish.Kind
+	kind     cdi.Kind
 	// stop ends the plugin.
 	stop context.CancelFunc
 }
@@ -71,14 +69,14 @@ type refreshed interface {
 func (a *resources) update(ctx context.Context, group *errgroup.Group, r *publish.Round, ready bool) []string {
 	a.askCounted(ctx, r)
 	wanted, c := a.wanted(r), r.Inventory.Config
-	gpus, hcas, slots := a.state.View().Resources()
-	for _, name := range slices.Concat(wanted, gpus, hcas, slots) {
-		kind := publish.GPUs
-		switch {
-		case publish.RDMAResource(c, name) != nil || slices.Contains(hcas, name):
-			kind = publish.HCAs
-		case name == c.Resources.SGPU || slices.Contains(slots, name):
-			kind = publish.Replicas
+	recorded := a.state.View().Resources()
+	for _, name := range slices.Concat(wanted, slices.Sorted(maps.Keys(recorded))) {
+		kind := cdi.GPU
+		switch had := recorded[name]; {
+		case c.RDMA.Resource(name) != nil || had == cdi.RDMA:
+			kind = cdi.RDMA
+		case name == c.Resources.SGPU || had == cdi.SGPU:
+			kind = cdi.SGPU
 		case slices.Contains(a.shareNames(r), name):
 			kind = publish.Counted
 		}
@@ -89,7 +87,7 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, r *publis
 			}
 			continue
 		}
-		if kind == publish.HCAs || ready {
+		if kind == cdi.RDMA || ready {
 			a.begin(ctx, group, name, a.serve(name, kind, r.Inventory))
 		}
 	}
@@ -148,14 +146,14 @@ func (a *resources) askCounted(ctx context.Context, r *publish.Round) {
 }
 
 // serve makes a resource and its plugin.
-func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Inventory) *running {
+func (a *resources) serve(name string, kind cdi.Kind, inv *inventory.Inventory) *running {
 	options := resource.Options{Name: name, State: a.state, Driver: a.driver, Log: a.Log}
 	s := &running{kind: kind}
 	switch kind {
-	case publish.HCAs:
+	case cdi.RDMA:
 		options.Driver = nil
 		s.resource = resource.NewHCAs(options, inv)
-	case publish.Replicas:
+	case cdi.SGPU:
 		s.resource = scheduledShares{resource.NewShares(options, inv), a.requests}
 	case publish.Counted:
 		unit := resource.Cores
@@ -163,11 +161,10 @@ func (a *resources) serve(name string, kind publish.Kind, inv *inventory.Invento
 			unit = resource.Memory
 		}
 		s.resource = resource.NewCounted(unit, inv)
-	case publish.GPUs:
-		s.gpus = resource.NewGPUs(resource.GPUOptions{
+	case cdi.GPU:
+		s.resource = selectedGPUs{resource.NewGPUs(resource.GPUOptions{
 			Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors,
-		}, inv)
-		s.resource = selectedGPUs{s.gpus, a.requests}
+		}, inv), a.requests}
 	}
 	s.plugin = server.New(server.Options{
 		Name: name, KubeletDir: a.KubeletDir, Resource: s.resource,
@@ -221,11 +218,11 @@ func (a *resources) served() map[string]publish.Served {
 	all := map[string]publish.Served{}
 	for name, s := range a.all() {
 		now := publish.Served{Kind: s.kind, Status: s.plugin.Status()}
-		if s.gpus != nil {
-			now.GPUs = s.gpus.Snapshot()
-		}
-		if hcas, ok := s.resource.(*resource.HCAs); ok {
-			now.Reason = hcas.Reason()
+		switch s := s.resource.(type) {
+		case selectedGPUs:
+			now.GPUs = s.Snapshot()
+		case *resource.HCAs:
+			now.Reason = s.Reason()
 		}
 		all[name] = now
 	}
@@ -237,15 +234,19 @@ func (a *resources) served() map[string]publish.Served {
 // to a pod. That list drops it once no pod has it, after a minute.
 func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]string {
 	served, view := a.all(), a.state.View()
-	recorded, _, _ := view.Resources()
-	all := map[string]map[string]string{}
-	for _, name := range slices.Concat(resource.GPUNames(inv), recorded, slices.Collect(maps.Keys(served))) {
-		if s := served[name]; s != nil && s.gpus == nil {
+	names, all := slices.AppendSeq(resource.GPUNames(inv), maps.Keys(served)), map[string]map[string]string{}
+	for name, kind := range view.Resources() {
+		if kind == cdi.GPU {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		if s := served[name]; s != nil && s.kind != cdi.GPU {
 			continue
 		}
 		all[name] = map[string]string{}
 		for id := range inv.GPUs {
-			if holder := view.Elsewhere(name, id, inv.ParentOf(id)); holder != "" {
+			if holder := view.Elsewhere(name, id, inv.Machine.ParentGPU(id)); holder != "" {
 				all[name][id] = holder
 			}
 		}
@@ -263,7 +264,7 @@ func (a *resources) elsewhere(inv *inventory.Inventory) map[string]map[string]st
 func listedAs(served map[string]*running, name string) map[string]string {
 	all := map[string]string{}
 	for other, s := range served {
-		if other == name || s.gpus == nil {
+		if other == name || s.kind != cdi.GPU {
 			continue
 		}
 		for _, id := range s.plugin.IDs() {
@@ -368,21 +369,16 @@ func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
 	}
 	for _, d := range answer.GetDevices() {
 		for _, id := range d.GetDeviceIds() {
-			o.Offered = append(o.Offered, gpumode.Device{Resource: d.GetResourceName(), ID: id})
+			o.Offered = append(o.Offered, inventory.Held{Resource: d.GetResourceName(), ID: id})
 		}
 	}
 	// Before what pods hold: a call that ends in between has recorded its devices.
 	for name, s := range a.resources.all() {
 		for _, id := range s.plugin.InFlight() {
-			o.Held = append(o.Held, gpumode.Held{
-				Device: gpumode.Device{Resource: name, ID: id}, By: "a pod that is being admitted",
-			})
+			o.Held = append(o.Held, inventory.Held{Resource: name, ID: id, Pod: "a pod that is being admitted"})
 		}
 	}
 	held, err := a.state.Held(ctx)
-	o.Err = err
-	for _, h := range held {
-		o.Held = append(o.Held, gpumode.Held{Device: gpumode.Device{Resource: h.Resource, ID: h.ID}, By: h.Pod})
-	}
+	o.Held, o.Err = append(o.Held, held...), err
 	return o
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -140,13 +139,6 @@ type driver struct {
 	known atomic.Bool
 }
 
-func newDriver(o *Options, last *atomic.Pointer[publish.Round]) *driver {
-	return &driver{
-		Options: o, spec: cdi.NewDriverSpec(o.CDIDir, o.Generator, o.Vendors, o.Log), due: notify.New(), last: last,
-		tried: notify.New(),
-	}
-}
-
 // imexChannels are nil where all containers with GPUs get the same.
 func (d *driver) imexChannels() *inventory.Channels {
 	if !d.Features.IMEXByPod {
@@ -234,7 +226,7 @@ func newReleases(o *Options) *releases {
 }
 
 func (r *releases) forget() {
-	if err := os.Remove(filepath.Join(r.StateDir, releaseFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := hostfile.Remove(filepath.Join(r.StateDir, releaseFile)); err != nil {
 		r.Log.Warn("file of the release not removed", "err", err)
 	}
 }

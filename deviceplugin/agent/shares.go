@@ -189,8 +189,7 @@ func (t *shares) watchMPS(ctx context.Context) {
 		t.API.Record(health.NodeEvent{Warning: true, Reason: wellknown.EventMPSFailed, Message: message})
 		for _, b := range t.state.View().Allocations() {
 			uses := slices.ContainsFunc(b.Shares, func(s allocation.Share) bool { return s.UUID == d.GPU })
-			withMPS := b.Enforced.Memory == config.EnforceMPS || b.Enforced.Compute == config.EnforceMPS
-			if uses && withMPS && !d.LastRunning.IsZero() {
+			if uses && b.Enforced.Uses(config.EnforceMPS) && !d.LastRunning.IsZero() {
 				pod := kubelet.Pod{Namespace: b.Namespace, Name: b.Pod, UID: b.UID}
 				t.API.WarnPod(pod, wellknown.EventMPSFailed, "container "+b.Container+": "+message)
 			}

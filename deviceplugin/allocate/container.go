@@ -178,7 +178,7 @@ func (d *decision) grantPart(p part) error {
 		return nil
 	}
 	resource := p.entries[0].Resource
-	r := rdmaResource(d.node.Inventory.Config, resource)
+	r := d.node.Inventory.Config.RDMA.Resource(resource)
 	var picks []pick
 	var err error
 	switch {

@@ -44,7 +44,7 @@ type Node struct {
 // KindOf returns the kind of a resource of this configuration.
 func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 	switch {
-	case rdmaResource(c, resource) != nil:
+	case c.RDMA.Resource(resource) != nil:
 		return cdi.RDMA, nil
 	case resource == c.Resources.SGPU:
 		return cdi.SGPU, nil
@@ -59,16 +59,6 @@ func KindOf(c *config.NodeConfig, resource string) (cdi.Kind, error) {
 		}
 	}
 	return "", fmt.Errorf("unknown resource %s", resource)
-}
-
-// rdmaResource returns the configuration of an RDMA resource, or nil.
-func rdmaResource(c *config.NodeConfig, resource string) *config.RDMAResource {
-	for i := range c.RDMA.Resources {
-		if c.RDMA.Resources[i].Name == resource {
-			return &c.RDMA.Resources[i]
-		}
-	}
-	return nil
 }
 
 // kindOf returns the kind of an allocation: by the configuration, else by its CDI
@@ -164,12 +154,6 @@ func (n *Node) lost(a *kubelet.Allocation) bool {
 		}
 	}
 	return true
-}
-
-// unrecorded reports whether a container runs, or may run, on GPUs that nothing
-// but its device IDs names.
-func (n *Node) unrecorded(c kubelet.Container) bool {
-	return slices.ContainsFunc(n.Unrecorded, func(a kubelet.Allocation) bool { return a.Same(c) })
 }
 
 // live reports whether an entry's container exists: the kubelet has it, or has forgotten it, or it

@@ -40,7 +40,7 @@ func (n *Node) networkWarnings(pod *corev1.Pod, r *Result) []Warning {
 		if at < 0 {
 			continue
 		}
-		resource := rdmaResource(c, d.Resource)
+		resource := c.RDMA.Resource(d.Resource)
 		moved := resource != nil && resource.Sharers == 1 && networked
 		switch {
 		case exclusive && !moved:

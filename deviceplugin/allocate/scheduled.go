@@ -95,9 +95,7 @@ func scheduledByHAMi(
 	for i := range inv.Machine.GPUs {
 		memory[inv.Machine.GPUs[i].UUID] = inv.Machine.GPUs[i].MemoryMiB
 	}
-	uuids, counts, err := hami.Choice(pod, container, r, hami.Rules{
-		Node: node, MemoryMiB: memory,
-	})
+	uuids, counts, err := hami.Choice(pod, container, r, node, memory)
 	if errors.Is(err, hami.ErrAbsent) {
 		return nil, "", nil
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -103,7 +104,7 @@ func (n *Node) shares(starts kubelet.Container, pod *corev1.Pod) ([]*Entry, erro
 		for _, old := range r.entries {
 			e := *old
 			e.Owner, e.Phase, e.Policy, e.By = &r.container, r.phase, string(r.Policy), by
-			e.Shares, e.RunAs, e.Priority = dealShares(e.IDs, shares), r.runAs, Priority(pod)
+			e.Shares, e.RunAs, e.Priority = dealShares(e.IDs, shares), r.runAs, schedulehelpers.PodPriority(pod)
 			changed = append(changed, &e)
 		}
 		u.add(changed[len(changed)-1])
@@ -118,7 +119,9 @@ func (n *Node) waiting(starts kubelet.Container) ([]shareRequest, error) {
 	var waiting []shareRequest
 	for i := range n.Snapshot.Allocations {
 		a := &n.Snapshot.Allocations[i]
-		if !a.Pod.Same(starts.Pod) || !n.HasShares(a) || a.Name != starts.Name && n.unrecorded(a.Container) {
+		unrecorded := func(u kubelet.Allocation) bool { return u.Same(a.Container) }
+		if !a.Pod.Same(starts.Pod) || !n.HasShares(a) ||
+			a.Name != starts.Name && slices.ContainsFunc(n.Unrecorded, unrecorded) {
 			continue
 		}
 		entries, err := n.entriesOf(a)
@@ -156,14 +159,6 @@ func (n *Node) parseRequest(r *shareRequest, pod *corev1.Pod) error {
 	}
 	r.Request = request
 	return nil
-}
-
-// Priority returns a pod's priority; without a PriorityClass it is 0.
-func Priority(pod *corev1.Pod) int32 {
-	if pod.Spec.Priority == nil {
-		return 0
-	}
-	return *pod.Spec.Priority
 }
 
 // runAs returns the user of a container as far as its pod names one; nil if its image

@@ -39,8 +39,8 @@ const component = "heddle-device-plugin"
 // ErrOffline is the answer of a nil Client to what has no other.
 var ErrOffline = errors.New("no API server")
 
-// Client is a client for one Node. Its methods may be called at once. All of
-// them work on a nil Client.
+// Client is a client for one Node. Its methods may be called at once. A nil Client knows no
+// Node and no pods; ReadPod, AnnotateNode, AnnotatePod and Evict, which take one, are not for it.
 type Client struct {
 	core typed.CoreV1Interface
 	node string
@@ -130,9 +130,6 @@ func (c *Client) ReadNode(ctx context.Context) (*corev1.Node, error) {
 
 // ReadPod asks for a pod of any node.
 func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	if c == nil {
-		return nil, ErrOffline
-	}
 	return c.core.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
@@ -162,9 +159,6 @@ func (c *Client) patchNode(ctx context.Context, body map[string]any) error {
 // AnnotateNode merges annotations into the Node; nil takes one away. A version
 // that is not "" must be the Node's. What was written is known when it returns.
 func (c *Client) AnnotateNode(ctx context.Context, version string, annotations map[string]*string) error {
-	if c == nil {
-		return ErrOffline
-	}
 	return c.patchNode(ctx, map[string]any{"metadata": metadata{ResourceVersion: version, Annotations: annotations}})
 }
 
@@ -232,9 +226,6 @@ func (c *Client) SetTaint(ctx context.Context, key string, effect corev1.TaintEf
 func (c *Client) AnnotatePod(
 	ctx context.Context, pod types.NamespacedName, uid types.UID, annotations map[string]*string,
 ) error {
-	if c == nil {
-		return ErrOffline
-	}
 	text, err := json.Marshal(map[string]metadata{"metadata": {UID: uid, Annotations: annotations}})
 	if err != nil {
 		return err
@@ -247,9 +238,6 @@ func (c *Client) AnnotatePod(
 // Evict ends a pod by the Eviction API, which honors PodDisruptionBudgets. The
 // UID makes it a conflict if another pod has the name.
 func (c *Client) Evict(ctx context.Context, pod types.NamespacedName, uid types.UID) error {
-	if c == nil {
-		return ErrOffline
-	}
 	return c.core.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 		DeleteOptions: metav1.NewPreconditionDeleteOptions(string(uid)),

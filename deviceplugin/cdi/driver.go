@@ -2,18 +2,17 @@ package cdi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -53,10 +52,14 @@ type DriverSpec struct {
 	// generating is the one Generate that may be under way: a call into a driver that hangs cannot be ended.
 	generating bounded.Call[*gpu.Edits]
 
-	mu sync.Mutex // guards all below
-	// made identifies the input of the spec, empty if it must be made again; lacks is
-	// what the node lacked then.
-	made   string
+	// made identifies the input of the spec, empty if it must be made again. It is Update's alone.
+	made string
+	now  atomic.Pointer[driverState]
+}
+
+// driverState is the spec as it was made last. It is never changed.
+type driverState struct {
+	// lacks is what the node lacked then.
 	lacks  error
 	driver string
 	// devices are the spec's, by name, and features those that come with
@@ -73,10 +76,9 @@ type DriverSpec struct {
 // NewDriverSpec keeps the spec in a directory that the runtime watches. vendors
 // are those of the GPUs that g makes devices for.
 func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *slog.Logger) *DriverSpec {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &DriverSpec{dir: dir, generator: g, vendors: vendors, log: log}
+	d := &DriverSpec{dir: dir, generator: g, vendors: vendors, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
+	d.now.Store(&driverState{})
+	return d
 }
 
 // Update is for one goroutine. It writes the spec if the driver, a GPU or a file on the node that it names
@@ -85,78 +87,64 @@ func NewDriverSpec(dir string, g gpu.EditsGenerator, vendors gpu.Vendors, log *s
 // spec could not be made, and the file is as it was; or it names the GPUs that are
 // not in it, and what else the node lacks.
 func (d *DriverSpec) Update(ctx context.Context, m *machine.Machine) error {
-	err := d.update(ctx, m)
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s := *d.now.Load()
+	err := d.update(ctx, m, &s)
 	if err != nil {
 		d.made = ""
 	}
-	d.problem = ""
-	if err = errors.Join(err, d.lacks); err != nil {
-		d.problem = err.Error()
+	s.problem = ""
+	if err = errors.Join(err, s.lacks); err != nil {
+		s.problem = err.Error()
 	}
+	d.now.Store(&s)
 	return err
 }
 
 // Problem reports what is wrong with the spec; empty if nothing is.
-func (d *DriverSpec) Problem() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.problem
-}
+func (d *DriverSpec) Problem() string { return d.now.Load().problem }
 
 // Absent reports that no spec could be made since the start: no container with a GPU
 // can be created.
 func (d *DriverSpec) Absent() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.devices == nil && d.problem != ""
+	s := d.now.Load()
+	return s.devices == nil && s.problem != ""
 }
 
 // Names returns the qualified CDI devices of GPUs, and of what comes with every GPU,
 // such as GDRCopy. Devices that are not in the spec are named too: the runtime
 // then reports what is missing, and the container starts once it is there.
 func (d *DriverSpec) Names(ids []string) []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	out := make([]string, 0, len(ids)+len(d.features))
-	for _, id := range append(slices.Clone(ids), d.features...) {
-		out = append(out, DriverKind+"="+id)
+	names := slices.Concat(ids, d.now.Load().features)
+	for i, id := range names {
+		names[i] = DriverKind + "=" + id
 	}
-	return out
+	return names
 }
 
 // GPUEdits returns the edits for one GPU beside [CommonDevice]: its
 // device nodes. They are not to be changed. The error means that the spec has no
 // such GPU, now or any more.
 func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	device, ok := d.devices[uuid]
+	s := d.now.Load()
+	device, ok := s.devices[uuid]
 	switch {
 	case ok:
 		return &device.ContainerEdits, nil
-	case d.problem != "":
-		return nil, fmt.Errorf("the driver's CDI spec has no GPU %s: %s", uuid, d.problem)
+	case s.problem != "":
+		return nil, fmt.Errorf("the driver's CDI spec has no GPU %s: %s", uuid, s.problem)
 	}
 	return nil, fmt.Errorf("the driver's CDI spec has no GPU %s", uuid)
 }
 
 // Channels returns the nodes of the IMEX channels that containers get if their pods ask for
 // them, by number. They are not to be changed.
-func (d *DriverSpec) Channels() map[int]*specs.DeviceNode {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.channels
-}
+func (d *DriverSpec) Channels() map[int]*specs.DeviceNode { return d.now.Load().channels }
 
-func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
+// update makes the spec again if needed, beginning with the last state.
+func (d *DriverSpec) update(ctx context.Context, m *machine.Machine, s *driverState) error {
 	// First the fingerprint: what changes meanwhile makes the next one differ.
 	parts := d.partsOf(m)
-	d.mu.Lock()
-	same := d.made == parts
-	d.mu.Unlock()
-	if same {
+	if d.made == parts {
 		return d.Restore()
 	}
 	generated := &gpu.Edits{}
@@ -169,7 +157,7 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 			return fmt.Errorf("make the driver's CDI spec: %w", err)
 		}
 	}
-	devices, features := d.complete(m, generated)
+	devices, features := d.complete(m, generated, s)
 	content, err := encode(&generated.Common, devices)
 	if err == nil {
 		err = d.write(content)
@@ -177,17 +165,16 @@ func (d *DriverSpec) update(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return fmt.Errorf("write the driver's CDI spec: %w", err)
 	}
-	d.mu.Lock()
-	if !bytes.Equal(d.content, content) {
+	if !bytes.Equal(s.content, content) {
 		d.log.Info("driver's CDI spec written", "devices", len(devices), "missing", len(generated.Missing))
 	}
-	d.lacks = nil
-	for _, problem := range generated.Problems {
-		d.lacks = errors.Join(d.lacks, errors.New(problem))
+	d.made = parts
+	*s = driverState{
+		driver: m.DriverOf("").Version, devices: devices, features: features, content: content, channels: generated.Channels,
 	}
-	d.made, d.driver, d.devices, d.features, d.content = parts, m.DriverOf("").Version, devices, features, content
-	d.channels = generated.Channels
-	d.mu.Unlock()
+	for _, problem := range generated.Problems {
+		s.lacks = errors.Join(s.lacks, errors.New(problem))
+	}
 	return missing(m, generated, devices)
 }
 
@@ -196,13 +183,11 @@ func (d *DriverSpec) path() string { return filepath.Join(d.dir, DriverFile) }
 // Restore puts the spec back if it was deleted or damaged: every start of a container with GPUs needs the
 // file, and Update may be a minute away.
 func (d *DriverSpec) Restore() error {
-	d.mu.Lock()
-	content := d.content
-	d.mu.Unlock()
+	content := d.now.Load().content
 	if content == nil {
 		return nil
 	}
-	return hostfile.Write(d.path(), content, 0o644, hostfile.Durable)
+	return d.write(content)
 }
 
 // write replaces the file, or removes it if the content is empty.
@@ -210,10 +195,7 @@ func (d *DriverSpec) write(content []byte) error {
 	if content != nil {
 		return hostfile.Write(d.path(), content, 0o644, hostfile.Durable)
 	}
-	if err := os.Remove(d.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return hostfile.Remove(d.path())
 }
 
 // missing are devices that pods may get and that are not in the spec.
@@ -262,7 +244,7 @@ func (d *DriverSpec) partsOf(m *machine.Machine) string {
 
 // complete returns the devices by name, with those of the last spec that the same
 // driver did not report this time: a lost GPU's nodes are where they were.
-func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits) (map[string]specs.Device, []string) {
+func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits, last *driverState) (map[string]specs.Device, []string) {
 	ids := map[string]bool{}
 	for i := range m.GPUs {
 		for _, id := range idsOf(&m.GPUs[i]) {
@@ -285,10 +267,8 @@ func (d *DriverSpec) complete(m *machine.Machine, g *gpu.Edits) (map[string]spec
 		}
 		devices[CommonDevice] = specs.Device{Name: CommonDevice, ContainerEdits: specs.ContainerEdits{Env: env}}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for name, device := range d.devices {
-		if _, there := devices[name]; !there && ids[name] && d.driver == m.DriverOf("").Version {
+	for name, device := range last.devices {
+		if _, there := devices[name]; !there && ids[name] && last.driver == m.DriverOf("").Version {
 			devices[name] = device
 		}
 	}

@@ -120,14 +120,8 @@ func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
 // Remove removes the files of a name.
 func (f *Files) Remove(n Name) error {
 	return errors.Join(
-		remove(filepath.Join(f.SpecDir, specFile(n))), remove(filepath.Join(f.DeviceDir, n.Device+jsonSuffix)))
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+		hostfile.Remove(filepath.Join(f.SpecDir, specFile(n))),
+		hostfile.Remove(filepath.Join(f.DeviceDir, n.Device+jsonSuffix)))
 }
 
 // Sweep removes the files of devices that keep does not have, and what writes
@@ -143,7 +137,7 @@ func (f *Files) Sweep(keep map[string]bool, before time.Time) error {
 // Clear removes all of heddle's from the directory that runtimes watch. Containers
 // that have heddle's devices cannot start again after that.
 func Clear(specDir string) error {
-	err := remove(filepath.Join(specDir, DriverFile))
+	err := hostfile.Remove(filepath.Join(specDir, DriverFile))
 	for _, kind := range kinds() {
 		err = errors.Join(err, SweepDir(specDir, specPrefix+string(kind)+"-", jsonSuffix, nil, time.Now()))
 	}
@@ -166,14 +160,14 @@ func SweepDir(dir, prefix, suffix string, keep map[string]bool, before time.Time
 		name := e.Name()
 		if hostfile.IsTemp(name) {
 			if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
-				errs = append(errs, remove(filepath.Join(dir, name)))
+				errs = append(errs, hostfile.Remove(filepath.Join(dir, name)))
 			}
 			continue
 		}
 		device, ok := strings.CutPrefix(name, prefix)
 		device, ended := strings.CutSuffix(device, suffix)
 		if ok && ended && IsDevice(device) && !keep[device] {
-			errs = append(errs, remove(filepath.Join(dir, name)))
+			errs = append(errs, hostfile.Remove(filepath.Join(dir, name)))
 		}
 	}
 	return errors.Join(errs...)

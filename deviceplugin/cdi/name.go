@@ -74,16 +74,8 @@ func ParseName(name string) (n Name, ok bool) {
 
 // IsDevice reports whether a word looks like the device of a name.
 func IsDevice(word string) bool {
-	if len(word) != digestLength+1+nonceLength {
-		return false
-	}
-	for i, c := range []byte(word) {
-		hexadecimal := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
-		if i == digestLength && c != '-' || i != digestLength && !hexadecimal {
-			return false
-		}
-	}
-	return true
+	sum, nonce, _ := strings.Cut(word, "-")
+	return len(sum) == digestLength && len(nonce) == nonceLength && strings.Trim(sum+nonce, "0123456789abcdef") == ""
 }
 
 // MadeFor reports whether the name was made for these device IDs, which are

@@ -9,6 +9,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
@@ -75,8 +76,7 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	first := r.mustEnter(names)
 	r.reconfigure(func(c *config.NodeConfig) { c.Resources.GPU = renamed })
 	r.restart()
-	gpuNames, hcaNames, _ := r.View().Resources()
-	if diff := cmp.Diff([][]string{{gpus}, {hcas}}, [][]string{gpuNames, hcaNames}); diff != "" {
+	if diff := cmp.Diff(map[string]cdi.Kind{gpus: cdi.GPU, hcas: cdi.RDMA}, r.View().Resources()); diff != "" {
 		t.Errorf("resources (-want +got):\n%s", diff)
 	}
 	for id, reason := range map[string]string{
@@ -102,7 +102,7 @@ func TestGPUsOfAnotherName(t *testing.T) {
 	if got := r.View().Elsewhere(renamed, r.gpuIDs(1)[0], ""); got != "" {
 		t.Errorf("its pod has gone: %q", got)
 	}
-	if got, _, _ := r.View().Resources(); !slices.Equal(got, []string{renamed}) {
+	if got := r.View().Resources(); len(got) != 1 || got[renamed] != cdi.GPU {
 		t.Errorf("resources %v", got)
 	}
 }

@@ -8,13 +8,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
-// Held is a device that a pod holds.
-type Held struct {
-	Resource, ID string
-	// Pod is its namespace and name, or "pod UID".
-	Pod string
-}
-
 // admitted is the holder of devices that Allocate returned and the kubelet does not
 // report yet.
 const admitted = "a pod that is being admitted"
@@ -25,18 +18,18 @@ const admitted = "a pod that is being admitted"
 // from its device IDs: such an ID has no number. The kubelet's checkpoint keeps pods that have
 // ended until it is written again: those that the API server shows to be gone hold nothing. It
 // fails if PodResources or the kubelet's checkpoint cannot be read.
-func (s *State) Held(ctx context.Context) ([]Held, error) {
+func (s *State) Held(ctx context.Context) ([]inventory.Held, error) {
 	seen, err := s.observeBoth(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var held []Held
+	var held []inventory.Held
 	for _, a := range slices.Concat(seen.Allocations, seen.Quantities) {
 		if a.Pod.Name == "" && !seen.Starting() && s.isGone(a.Pod) {
 			continue
 		}
 		for _, id := range a.IDs {
-			held = append(held, Held{a.Resource, id, a.Pod.String()})
+			held = append(held, inventory.Held{Resource: a.Resource, ID: id, Pod: a.Pod.String()})
 		}
 	}
 	s.mu.Lock()
@@ -45,7 +38,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 	node := s.nodeLocked(seen)
 	for c, uuids := range node.ShareClaims() {
 		for _, uuid := range uuids {
-			held = append(held, Held{Resource: shares, ID: uuid + inventory.ReplicaSeparator, Pod: c.Pod.String()})
+			held = append(held, inventory.Held{Resource: shares, ID: uuid + inventory.ReplicaSeparator, Pod: c.Pod.String()})
 		}
 	}
 	live := liveDevices(seen)
@@ -60,7 +53,7 @@ func (s *State) Held(ctx context.Context) ([]Held, error) {
 			continue
 		}
 		for _, id := range e.IDs {
-			held = append(held, Held{Resource: e.Resource, ID: id, Pod: by})
+			held = append(held, inventory.Held{Resource: e.Resource, ID: id, Pod: by})
 		}
 	}
 	return held, nil

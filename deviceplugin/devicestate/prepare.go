@@ -35,7 +35,7 @@ func (s *State) Prepare(ctx context.Context, resource string, ids []string) erro
 	ctx, cancel := context.WithTimeoutCause(ctx, prepareTimeout,
 		fmt.Errorf("no devices prepared for a container with %s in %v", resource, prepareTimeout))
 	defer cancel()
-	if _, err := allocate.KindOf(s.inventory.Load().Config, resource); err != nil && !s.View().names(resource) {
+	if _, err := allocate.KindOf(s.inventory.Load().Config, resource); err != nil && s.View().Resources()[resource] == "" {
 		return err
 	}
 	ids = kubelet.SortIDs(ids)
@@ -80,8 +80,8 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 		return err
 	}
 	shares, result, err := s.decide(c, held, pod, seen)
-	if err != nil || result.HasShares() || s.rejections.waited(c) {
-		s.rejections.note(c.Pod, err)
+	if err != nil || result.HasShares() || s.waited(c) {
+		s.noteRejection(c.Pod, err)
 	}
 	// The container that starts is on disk before its spec is. Its pod's others may
 	// start after the next restart of the plugin.
@@ -161,12 +161,12 @@ func (s *State) write(ctx context.Context, result *allocate.Result, pod *corev1.
 		if err == nil {
 			err = s.checkpoint.write(e)
 		}
-		s.problems.note(problemState, err)
+		s.problems.Note(problemState, err)
 		if err != nil {
 			return err
 		}
 		err = s.cdi.WriteSpec(e.Name(), env, result.Grants[i].Nodes, edits[i])
-		s.problems.note(problemCDI, err)
+		s.problems.Note(problemCDI, err)
 		if err != nil {
 			return err
 		}

@@ -91,10 +91,7 @@ func (d *records) probe() error {
 
 // remove removes an entry, if it exists.
 func (d *records) remove(e *allocate.Entry) error {
-	if err := os.Remove(filepath.Join(d.path, e.Device+jsonSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return hostfile.Remove(filepath.Join(d.path, e.Device+jsonSuffix))
 }
 
 // sweep removes entries that were set aside and that keep does not have, and

@@ -70,7 +70,9 @@ func TestWipedNodeOvercommitsNothing(t *testing.T) {
 		t.Errorf("allocation %+v", a)
 	}
 	held, err := r.Held(t.Context())
-	if err != nil || !slices.ContainsFunc(held, func(h Held) bool { return h.ID == r.gpuIDs(0)[0]+inventory.ReplicaSeparator && h.Pod == "default/a" }) {
+	if err != nil || !slices.ContainsFunc(held, func(h inventory.Held) bool {
+		return h.ID == r.gpuIDs(0)[0]+inventory.ReplicaSeparator && h.Pod == "default/a"
+	}) {
 		t.Errorf("its GPU is not held: %+v, error %v", held, err)
 	}
 

@@ -5,31 +5,19 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
-	"github.com/heddle-dev/heddle/internal/notify"
 )
-
-// rejections are the pods that wait for shares, HCAs or IMEX channels.
-type rejections struct {
-	options *Options
-	changed notify.Signal
-
-	mu    sync.Mutex // guards byPod
-	byPod map[kubelet.Pod]report.Rejection
-}
 
 // Rejections returns the pods with containers that wait for shares, HCAs or IMEX channels now, by namespace
 // and name. None that requests one has started.
 func (s *State) Rejections() []report.Rejection {
-	r := &s.rejections
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := slices.Collect(maps.Values(r.byPod))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Collect(maps.Values(s.rejected))
 	slices.SortFunc(all, func(x, y report.Rejection) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.UID, y.UID))
 	})
@@ -38,48 +26,41 @@ func (s *State) Rejections() []report.Rejection {
 
 // waited reports whether a container was rejected for want of HCAs or IMEX channels. A
 // pod's other containers without shares have no part in that.
-func (r *rejections) waited(c kubelet.Container) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	x := r.byPod[c.Pod]
+func (s *State) waited(c kubelet.Container) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.rejected[c.Pod]
 	return x.Container == c.Name && (x.Kind == allocate.RejectedHCAs || x.Kind == allocate.RejectedChannels)
 }
 
-// keep forgets the pods that the kubelet does not hold any more.
-func (r *rejections) keep(seen *kubelet.Snapshot) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.byPod, func(p kubelet.Pod, _ report.Rejection) bool { return !seen.Holds(p) })
-}
-
-// note keeps whether a pod is rejected, and reports a reason that differs from the last one.
-func (r *rejections) note(p kubelet.Pod, err error) {
+// noteRejection keeps whether a pod is rejected, and reports a reason that differs from the last one.
+func (s *State) noteRejection(p kubelet.Pod, err error) {
 	rejected, ok := errors.AsType[*allocate.RejectedError](err)
 	if err != nil && !ok {
 		return // It may soon be gone.
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before, known := r.byPod[p]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, known := s.rejected[p]
 	if err == nil {
-		if delete(r.byPod, p); known {
-			r.options.Log.Info("no longer rejected", "pod", p.String())
+		if delete(s.rejected, p); known {
+			s.options.Log.Info("no longer rejected", "pod", p.String())
 		}
 		return
 	}
 	now := report.Rejection{
 		Namespace: p.Namespace, Pod: p.Name, UID: p.UID, Container: rejected.Container,
-		Kind: rejected.Kind, Reason: rejected.Reason, Since: r.options.Now().UTC(), Never: rejected.Never,
+		Kind: rejected.Kind, Reason: rejected.Reason, Since: s.options.Now().UTC(), Never: rejected.Never,
 	}
 	if known {
 		now.Since = before.Since
 	}
-	r.byPod[p] = now
+	s.rejected[p] = now
 	if now == before {
 		return
 	}
-	r.changed.Notify()
-	r.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
+	s.changed.Notify()
+	s.options.Log.Warn("rejected", "pod", p.String(), "container", rejected.Container,
 		"kind", rejected.Kind, "reason", rejected.Reason)
 	reason := wellknown.EventSGPURejected
 	switch rejected.Kind {
@@ -88,5 +69,5 @@ func (r *rejections) note(p kubelet.Pod, err error) {
 	case allocate.RejectedChannels:
 		reason = wellknown.EventIMEXRejected
 	}
-	r.options.API.WarnPod(p, reason, rejected.Error())
+	s.api.WarnPod(p, reason, rejected.Error())
 }

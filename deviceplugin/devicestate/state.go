@@ -14,13 +14,13 @@
 package devicestate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,8 +80,7 @@ type State struct {
 	checkpoint *records
 	cdi        cdi.Files
 	api        API
-	rejections rejections
-	problems   problems
+	problems   report.Faults
 	changed    notify.Signal
 	registered notify.Signal
 	// starting serializes the calls for one container, by its name: its resources' PreStartContainer
@@ -98,6 +97,8 @@ type State struct {
 	gone map[string]time.Time
 	// uncertain holds the containers with devices that the kubelet or the checkpoint has lost.
 	uncertain map[kubelet.Container]uncertain
+	// rejected are the pods that wait for shares, HCAs or IMEX channels.
+	rejected map[kubelet.Pod]report.Rejection
 	// drifts are the differences that the last Reconcile found.
 	drifts map[Drift]bool
 	// decisions counts them.
@@ -109,31 +110,25 @@ type State struct {
 // New makes a State from the files on disk. An unreadable file is a problem ([State.Problems]) and
 // not an error: the other containers need the plugin.
 func New(o Options, inv *inventory.Inventory) *State {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log, o.DevRoot = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.DevRoot, "/dev")
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.API == nil {
 		o.API = (*apiserver.Client)(nil)
 	}
-	if o.DevRoot == "" {
-		o.DevRoot = "/dev"
-	}
 	s := &State{
 		options: o, kubelet: o.Kubelet,
 		checkpoint: &records{filepath.Join(o.StateDir, "records")},
 		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
-		changed:    notify.New(), registered: notify.New(), problems: problems{log: o.Log}, api: o.API,
+		changed:    notify.New(), registered: notify.New(), problems: report.Faults{Log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
-		drifts: make(map[Drift]bool), starting: keymutex.NewHashed(0),
+		drifts: make(map[Drift]bool), rejected: make(map[kubelet.Pod]report.Rejection), starting: keymutex.NewHashed(0),
 	}
-	s.rejections = rejections{options: &s.options, changed: s.changed, byPod: make(map[kubelet.Pod]report.Rejection)}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.load()
 	s.entries = entries
-	s.problems.note(problemEntries, err)
+	s.problems.Note(problemEntries, err)
 	return s
 }
 
@@ -174,7 +169,7 @@ func (s *State) Allocate(resource string, ids []string) (string, error) {
 	s.files.RLock()
 	err = s.checkpoint.write(e)
 	s.files.RUnlock()
-	if s.problems.note(problemState, err); err != nil {
+	if s.problems.Note(problemState, err); err != nil {
 		s.changed.Notify() // See Unwritable.
 	}
 	s.mu.Lock()
@@ -197,11 +192,11 @@ func (s *State) observe(ctx context.Context) (*observation, error) {
 	s.mu.Unlock()
 	names := s.inventory.Load().Config.Resources
 	snapshot, err := s.kubelet.Snapshot(ctx, names.VCore, names.VMemory)
-	s.problems.note(problemPodResources, err)
+	s.problems.Note(problemPodResources, err)
 	if err != nil {
 		return nil, err
 	}
-	s.problems.note(problemCheckpoint, snapshot.CheckpointErr)
+	s.problems.Note(problemCheckpoint, snapshot.CheckpointErr)
 	o := &observation{Snapshot: snapshot, since: since}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,49 +249,7 @@ const (
 )
 
 // Problems returns the current problems, by name.
-func (s *State) Problems() []report.Problem {
-	p := &s.problems
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	list := make([]report.Problem, 0, len(p.reasons))
-	for _, name := range slices.Sorted(maps.Keys(p.reasons)) {
-		list = append(list, report.Problem{Name: name, Reason: p.reasons[name]})
-	}
-	return list
-}
-
-// problems are the current problems.
-type problems struct {
-	log     *slog.Logger
-	mu      sync.Mutex // guards what follows
-	reasons map[string]string
-}
-
-// note records a component's fault, or clears it.
-func (p *problems) note(name string, err error) {
-	p.mu.Lock()
-	old := p.reasons[name]
-	if p.reasons == nil {
-		p.reasons = make(map[string]string)
-	}
-	delete(p.reasons, name)
-	if err != nil {
-		p.reasons[name] = err.Error()
-	}
-	p.mu.Unlock()
-	switch {
-	case err != nil && err.Error() != old:
-		p.log.Warn("health check failed", "component", name, "err", err)
-	case err == nil && old != "":
-		p.log.Info("recovered", "component", name)
-	}
-}
-
-func (p *problems) has(name string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.reasons[name] != ""
-}
+func (s *State) Problems() []report.Problem { return s.problems.Problems() }
 
 // probeEvery is the interval between probes of the state directory.
 const probeEvery = time.Minute
@@ -307,7 +260,7 @@ const probeEvery = time.Minute
 func (s *State) Unwritable() string {
 	now := s.options.Now()
 	s.mu.Lock()
-	due := s.problems.has(problemState) || s.problems.has(problemSpace) || now.Sub(s.probed).Abs() >= probeEvery
+	due := s.problems.Has(problemState) || s.problems.Has(problemSpace) || now.Sub(s.probed).Abs() >= probeEvery
 	if due {
 		s.probed = now
 	}
@@ -316,7 +269,7 @@ func (s *State) Unwritable() string {
 		return ""
 	}
 	err := s.checkpoint.probe()
-	s.problems.note(problemSpace, err)
+	s.problems.Note(problemSpace, err)
 	if err != nil {
 		return err.Error()
 	}

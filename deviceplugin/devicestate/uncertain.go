@@ -3,6 +3,7 @@ package devicestate
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -183,7 +185,7 @@ func (s *State) Reconcile(ctx context.Context) (*Usage, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rejections.keep(seen.Snapshot)
+	maps.DeleteFunc(s.rejected, func(p kubelet.Pod, _ report.Rejection) bool { return !seen.Holds(p) })
 	node := s.nodeLocked(seen)
 	u := &Usage{GPUs: node.SharedGPUs(), Incomplete: seen.CheckpointErr != nil}
 	now := s.lastingDriftsLocked(u.GPUs, seen.Starting())

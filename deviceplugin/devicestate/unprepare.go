@@ -75,7 +75,7 @@ func (s *State) reportsSoon() bool {
 // the kubelet's checkpoint cannot be read, nothing is removed: a spec lives as long as its pod,
 // also while the kubelet does not call PreStartContainer.
 func (s *State) Unprepare(ctx context.Context) error {
-	s.problems.note(problemCDI, s.cdi.Check())
+	s.problems.Note(problemCDI, s.cdi.Check())
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
 	seen, err := s.observeBoth(ctx)

@@ -171,25 +171,15 @@ func (v *View) UnderReplicas(resource string) map[string]string {
 	return held
 }
 
-// Resources returns those, sorted, that Allocate was called for and that containers
+// Resources returns those, with their kinds, that Allocate was called for and that containers
 // may still have, whether or not they are in the configuration: a container starts
 // only while its resources are served.
-func (v *View) Resources() (gpus, hcas, slots []string) {
+func (v *View) Resources() map[string]cdi.Kind {
 	kinds := map[string]cdi.Kind{}
 	for _, e := range v.node.Entries {
 		kinds[e.Resource] = e.Kind
 	}
-	for _, resource := range slices.Sorted(maps.Keys(kinds)) {
-		switch kinds[resource] {
-		case cdi.GPU:
-			gpus = append(gpus, resource)
-		case cdi.SGPU:
-			slots = append(slots, resource)
-		case cdi.RDMA:
-			hcas = append(hcas, resource)
-		}
-	}
-	return gpus, hcas, slots
+	return kinds
 }
 
 // Elsewhere names the container that has a GPU otherwise than as this resource, empty if
@@ -228,15 +218,4 @@ func (v *View) Elsewhere(resource, id, parent string) string {
 		}
 	}
 	return ""
-}
-
-// names reports whether Allocate was called for a resource, which may have left
-// the configuration since.
-func (v *View) names(resource string) bool {
-	for _, e := range v.node.Entries {
-		if e.Resource == resource {
-			return true
-		}
-	}
-	return false
 }

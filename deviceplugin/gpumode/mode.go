@@ -66,21 +66,18 @@ type Tracker struct {
 	mu sync.Mutex // guards all below
 	// gpus are by UUID, also those that the machine has lost.
 	gpus map[string]gpuState
-	// config is the configuration of the last round, nil before it; present are the UUIDs of its
-	// machine's GPUs in order, and indices the driver's numbers of them.
+	// config is the configuration of the last round, nil before it, machine its machine; present are that
+	// machine's GPUs in order.
 	config  *config.NodeConfig
-	present []string
-	indices map[string]int
-	// parents are the GPUs of MIG devices, by the UUID of the device.
-	parents map[string]string
+	machine *machine.Machine
+	present []*machine.GPU
 	// observing reports whether another observation follows the last one.
 	observing bool
-	// cordoned are the UUIDs that no new pod gets. unsaved is whether the file lacks one,
+	// cordoned are the sorted UUIDs that no new pod gets. unsaved is whether the file lacks one,
 	// or a mode that is in use.
-	cordoned map[string]bool
+	cordoned []string
 	unsaved  bool
-	// faults holds the current faults by component.
-	faults map[string]string
+	faults   report.Faults
 }
 
 // New makes a Tracker from the files in the device plugin's state directory. An unreadable file is
@@ -88,16 +85,14 @@ type Tracker struct {
 func New(dir string, log *slog.Logger) *Tracker {
 	t := &Tracker{
 		dir: dir, log: log, changed: notify.New(), pending: notify.New(),
-		gpus: map[string]gpuState{}, parents: map[string]string{}, cordoned: map[string]bool{}, faults: map[string]string{},
+		gpus: map[string]gpuState{}, faults: report.Faults{Log: log},
 	}
 	saved, err := load(dir)
-	t.note(FaultModes, err)
+	t.faults.Note(FaultModes, err)
 	for uuid, mode := range saved.Modes {
 		t.gpus[uuid] = gpuState{mode: mode, wanted: mode}
 	}
-	for _, uuid := range saved.Cordoned {
-		t.cordoned[uuid] = true
-	}
+	t.cordoned = saved.Cordoned
 	return t
 }
 
@@ -106,17 +101,13 @@ func New(dir string, log *slog.Logger) *Tracker {
 func (t *Tracker) Round(m *machine.Machine, c *config.NodeConfig) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.config, t.present, t.indices = c, nil, map[string]int{}
-	clear(t.parents)
+	t.config, t.machine, t.present = c, m, nil
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
-		if _, duplicate := t.indices[g.UUID]; duplicate || g.UUID == "" {
+		if g.UUID == "" || t.has(g.UUID) {
 			continue
 		}
-		t.present, t.indices[g.UUID] = append(t.present, g.UUID), g.Index
-		for j := range g.MIG.Devices {
-			t.parents[g.MIG.Devices[j].UUID] = g.UUID
-		}
+		t.present = append(t.present, g)
 		t.gpus[g.UUID] = configure(t.gpus[g.UUID], inventory.Wanted(c, g))
 	}
 	if !t.observing && t.some((*gpuState).pending) {
@@ -150,10 +141,15 @@ func (t *Tracker) Known() bool {
 	return t.config != nil && !t.some(func(g *gpuState) bool { return g.mode == "" })
 }
 
+// has reports whether the machine has a GPU. Hold mu.
+func (t *Tracker) has(uuid string) bool {
+	return slices.ContainsFunc(t.present, func(p *machine.GPU) bool { return p.UUID == uuid })
+}
+
 // some reports whether a GPU of the machine is in a state. Hold mu.
 func (t *Tracker) some(is func(*gpuState) bool) bool {
-	return slices.ContainsFunc(t.present, func(uuid string) bool {
-		g := t.gpus[uuid]
+	return slices.ContainsFunc(t.present, func(p *machine.GPU) bool {
+		g := t.gpus[p.UUID]
 		return is(&g)
 	})
 }
@@ -176,12 +172,12 @@ func (t *Tracker) GPUs() []GPU {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []GPU
-	for _, uuid := range t.present {
-		g := t.gpus[uuid]
+	for _, p := range t.present {
+		g := t.gpus[p.UUID]
 		now := GPU{
 			GPU: report.GPU{
-				Index: t.indices[uuid], UUID: uuid, Mode: string(g.mode), Wanted: string(g.wanted), Until: g.until(),
-				Cordoned: t.cordoned[uuid],
+				Index: p.Index, UUID: p.UUID, PCI: p.PCI, Mode: string(g.mode), Wanted: string(g.wanted), Until: g.until(),
+				Cordoned: slices.Contains(t.cordoned, p.UUID),
 			},
 			Offered: g.mode, Unavailable: g.unavailable(), phase: g.phase,
 		}
@@ -205,21 +201,17 @@ func (t *Tracker) Cordon(text string) {
 	uuids, err := wellknown.ParseCordoned(text)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.note(FaultCordon, err)
+	t.faults.Note(FaultCordon, err)
 	if err != nil && len(uuids) == 0 {
 		return
 	}
-	now := make(map[string]bool, len(uuids))
-	for _, uuid := range uuids {
-		now[uuid] = true
-	}
-	if maps.Equal(now, t.cordoned) {
+	if slices.Equal(uuids, t.cordoned) {
 		return
 	}
-	t.cordoned = now
+	t.cordoned = uuids
 	t.log.Info("cordoned GPUs changed", "uuids", uuids)
 	err = t.save(nil)
-	t.note(FaultSaving, err)
+	t.faults.Note(FaultSaving, err)
 	if t.unsaved = err != nil; t.unsaved {
 		t.pending.Notify()
 	}
@@ -233,32 +225,11 @@ func (t *Tracker) UnknownCordoned() []string {
 	if t.config == nil {
 		return nil
 	}
-	rest := maps.Clone(t.cordoned)
-	for _, uuid := range t.present {
-		delete(rest, uuid)
-	}
-	return slices.Sorted(maps.Keys(rest))
+	return slices.DeleteFunc(slices.Clone(t.cordoned), t.has)
 }
 
-// Problems returns the current faults by component.
-func (t *Tracker) Problems() map[string]string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.faults)
-}
-
-// note records a component's fault, or clears it. Callers hold mu, except New.
-func (t *Tracker) note(component string, err error) {
-	old := t.faults[component]
-	switch {
-	case err == nil && old != "":
-		delete(t.faults, component)
-		t.log.Info("recovered", "component", component)
-	case err != nil && err.Error() != old:
-		t.faults[component] = err.Error()
-		t.log.Warn("health check failed", "component", component, "err", err)
-	}
-}
+// Problems returns the current problems by component.
+func (t *Tracker) Problems() []report.Problem { return t.faults.Problems() }
 
 const (
 	modesFile = "card-modes.json" // in the state directory
@@ -316,9 +287,13 @@ func load(dir string) (*record, error) {
 // save writes the file, with the next modes of GPUs that move. Hold mu. Should a loss of power bring the old
 // file back, its modes are compared with the holders.
 func (t *Tracker) save(moving map[string]config.Mode) error {
-	r := record{Version: version, Modes: map[string]config.Mode{}, Cordoned: slices.Sorted(maps.Keys(t.cordoned))}
+	r := record{Version: version, Modes: map[string]config.Mode{}, Cordoned: t.cordoned}
 	// A GPU that was reset comes back: the file keeps lost ones as long as it has room.
-	for _, uuid := range slices.Concat(t.present, slices.Sorted(maps.Keys(t.gpus))) {
+	var uuids []string
+	for _, p := range t.present {
+		uuids = append(uuids, p.UUID)
+	}
+	for _, uuid := range append(uuids, slices.Sorted(maps.Keys(t.gpus))...) {
 		mode := t.gpus[uuid].mode
 		if next, moves := moving[uuid]; moves {
 			mode = next

@@ -81,11 +81,11 @@ func (m *model) observe() *Observation {
 	}
 	for mode, ids := range m.healthy {
 		for id := range ids {
-			o.Offered = append(o.Offered, Device{m.resource(mode), id})
+			o.Offered = append(o.Offered, inventory.Held{Resource: m.resource(mode), ID: id})
 		}
 	}
 	for p := range m.flying {
-		o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.id}, By: "a call"})
+		o.Held = append(o.Held, inventory.Held{Resource: m.resource(p.mode), ID: p.id, Pod: "a call"})
 	}
 	m.mu.Unlock()
 	pause(m.chance(5 * time.Millisecond))
@@ -96,10 +96,10 @@ func (m *model) observe() *Observation {
 	}
 	for name, p := range m.pods {
 		if p.recorded || p.accounted {
-			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.id}, By: name})
+			o.Held = append(o.Held, inventory.Held{Resource: m.resource(p.mode), ID: p.id, Pod: name})
 		}
 		if p.bound != "" {
-			o.Held = append(o.Held, Held{Device: Device{m.resource(p.mode), p.bound + inventory.ReplicaSeparator}, By: name})
+			o.Held = append(o.Held, inventory.Held{Resource: m.resource(p.mode), ID: p.bound + inventory.ReplicaSeparator, Pod: name})
 		}
 	}
 	return o

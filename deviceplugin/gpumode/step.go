@@ -1,6 +1,7 @@
 package gpumode
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -186,26 +187,17 @@ func insert(list []string, name string) []string {
 // twice, which admits 100 questions a second of all callers.
 const every = 300 * time.Millisecond
 
-// Device is a device ID of a resource: a UUID, or UUID::number for a share.
-type Device struct{ Resource, ID string }
-
-// Held is a device that a pod holds, and which pod that is.
-type Held struct {
-	Device
-	By string
-}
-
 // Observation is the state of devices in the kubelet.
 type Observation struct {
 	// Asked is the time of the first query.
 	Asked time.Time
 	// Offered are the devices that the kubelet may give to the next pod. They were asked
 	// for before Held.
-	Offered []Device
+	Offered []inventory.Held
 	// Held are devices that pods hold, that a call of Allocate in flight is for, or that a
 	// finished call allocated and the kubelet does not report yet. Calls were looked at before pods. A
 	// container that is bound to another GPU than its device ID names holds both.
-	Held []Held
+	Held []inventory.Held
 	// Err is set if the offered and held devices are unknown.
 	Err error
 }
@@ -264,7 +256,7 @@ func (t *Tracker) decide(o *Observation) {
 		return
 	}
 	err := t.save(moving)
-	t.note(FaultSaving, err)
+	t.faults.Note(FaultSaving, err)
 	t.unsaved = err != nil
 	for uuid, to := range moving {
 		g := t.gpus[uuid]
@@ -281,8 +273,8 @@ func (t *Tracker) decide(o *Observation) {
 // usages sorts an observation by GPU of the machine.
 func (t *Tracker) usages(o *Observation) map[string]*usage {
 	all := map[string]*usage{}
-	for _, uuid := range t.present {
-		all[uuid] = &usage{asked: o.Asked, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{}}
+	for _, p := range t.present {
+		all[p.UUID] = &usage{asked: o.Asked, offered: map[config.Mode]bool{}, held: map[config.Mode][]string{}}
 	}
 	for _, d := range o.Offered {
 		if uuid, mode := t.gpuOf(d); all[uuid] != nil {
@@ -290,8 +282,8 @@ func (t *Tracker) usages(o *Observation) map[string]*usage {
 		}
 	}
 	for _, h := range o.Held {
-		if uuid, mode := t.gpuOf(h.Device); all[uuid] != nil {
-			all[uuid].held[mode] = insert(all[uuid].held[mode], h.By)
+		if uuid, mode := t.gpuOf(h); all[uuid] != nil {
+			all[uuid].held[mode] = insert(all[uuid].held[mode], h.Pod)
 		}
 	}
 	return all
@@ -299,13 +291,10 @@ func (t *Tracker) usages(o *Observation) map[string]*usage {
 
 // gpuOf returns the GPU that a device is of, and the mode in which it is. Other device plugins
 // have replicas of exclusive GPUs too, under the same resource.
-func (t *Tracker) gpuOf(d Device) (uuid string, mode config.Mode) {
+func (t *Tracker) gpuOf(d inventory.Held) (uuid string, mode config.Mode) {
 	uuid = inventory.DeviceOf(d.ID)
 	if inventory.IsReplica(d.ID) && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
 		return uuid, config.ModeSGPU
 	}
-	if parent := t.parents[uuid]; parent != "" {
-		uuid = parent
-	}
-	return uuid, config.ModeNative
+	return cmp.Or(t.machine.ParentGPU(uuid), uuid), config.ModeNative
 }

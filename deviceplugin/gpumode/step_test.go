@@ -13,6 +13,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 const (
@@ -187,8 +188,8 @@ const (
 // kubelet is one whose accounts a test sets.
 type kubelet struct {
 	mu      sync.Mutex
-	offered []Device
-	held    []Held
+	offered []inventory.Held
+	held    []inventory.Held
 	down    bool
 	asked   int
 }

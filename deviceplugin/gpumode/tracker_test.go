@@ -15,6 +15,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
 func TestRestart(t *testing.T) {
@@ -33,7 +34,7 @@ func TestRestart(t *testing.T) {
 		{
 			"first start, and pods have GPUs",
 			"",
-			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a"}, By: "ml/a"}, {Device: Device{sgpus, "GPU-b::3"}, By: "ml/b"}}},
+			&kubelet{held: []inventory.Held{{Resource: gpus, ID: "GPU-a", Pod: "ml/a"}, {Resource: sgpus, ID: "GPU-b::3", Pod: "ml/b"}}},
 			configured(native),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
@@ -41,21 +42,21 @@ func TestRestart(t *testing.T) {
 		},
 		{
 			"the slots of another device plugin are no shares", "",
-			&kubelet{held: []Held{{Device: Device{gpus, "GPU-a::2"}, By: "ml/a"}}}, share,
+			&kubelet{held: []inventory.Held{{Resource: gpus, ID: "GPU-a::2", Pod: "ml/a"}}}, share,
 			[]string{" of sgpu until it is known who holds it", " of sgpu until it is known who holds it"},
 			[]string{"native of sgpu until ml/a ends", "sgpu of sgpu"},
 			false, "",
 		},
 		{
 			"in the middle of a switch", `{"version":1,"modes":{"GPU-a":"sgpu","GPU-b":"native","GPU-gone":"sgpu"}}`,
-			&kubelet{held: []Held{{Device: Device{gpus, "GPU-b"}, By: "ml/b"}}}, share,
+			&kubelet{held: []inventory.Held{{Resource: gpus, ID: "GPU-b", Pod: "ml/b"}}}, share,
 			[]string{"sgpu of sgpu", "native of sgpu until it is known who holds it"},
 			[]string{"sgpu of sgpu", "native of sgpu until ml/b ends"},
 			true, "",
 		},
 		{
 			"half a file", `{"version":1,"modes":{"GPU-a":"sg`,
-			&kubelet{held: []Held{{Device: Device{sgpus, "GPU-b::0"}, By: "ml/b"}}}, configured(native),
+			&kubelet{held: []inventory.Held{{Resource: sgpus, ID: "GPU-b::0", Pod: "ml/b"}}}, configured(native),
 			[]string{" of native until it is known who holds it", " of native until it is known who holds it"},
 			[]string{"native of native", "sgpu of native until ml/b ends"},
 			false,
@@ -84,7 +85,7 @@ func TestRestart(t *testing.T) {
 				synctest.Wait()
 				round(tracker, two(), tt.config)
 				want(t, tracker, "later", tt.after...)
-				if got := tracker.Problems()[FaultModes]; !strings.Contains(got, tt.problem) || (got == "") != (tt.problem == "") {
+				if got := problem(tracker, FaultModes); !strings.Contains(got, tt.problem) || (got == "") != (tt.problem == "") {
 					t.Errorf("problem %q", got)
 				}
 			})
@@ -123,7 +124,7 @@ func TestAModeThatCannotBeWrittenIsNotTaken(t *testing.T) {
 		if is, reason := offered(tracker, &m.GPUs[1], native); !is || reason != "moves to sgpu when the kubelet no longer offers it" {
 			t.Errorf("%t, %q", is, reason)
 		}
-		if tracker.Problems()[FaultSaving] == "" {
+		if problem(tracker, FaultSaving) == "" {
 			t.Error("no problem")
 		}
 		if err := os.Remove(obstacle); err != nil {
@@ -141,7 +142,7 @@ func TestMIGGPUsStayNative(t *testing.T) {
 	m := two()
 	m.GPUs[1].MIG = machine.MIG{Enabled: true, Devices: []machine.MIGDevice{{UUID: "MIG-b0"}}}
 	synctest.Test(t, func(t *testing.T) {
-		k := &kubelet{held: []Held{{Device: Device{"nvidia.com/mig-1g.10gb", "MIG-b0"}, By: "ml/b"}}}
+		k := &kubelet{held: []inventory.Held{{Resource: "nvidia.com/mig-1g.10gb", ID: "MIG-b0", Pod: "ml/b"}}}
 		tracker, stop := start(t, t.TempDir(), k)
 		defer stop()
 		round(tracker, m, configured(shared))
@@ -176,7 +177,7 @@ func TestCordon(t *testing.T) {
 			t.Errorf("%s: %+v", name, gpus)
 		}
 	}
-	if tracker.Problems()[FaultCordon] == "" {
+	if problem(tracker, FaultCordon) == "" {
 		t.Error("no problem")
 	}
 	tracker.Cordon("")
@@ -213,4 +214,14 @@ func FuzzRecord(f *testing.F) {
 			}
 		}
 	})
+}
+
+// problem returns the current problem of a component, or an empty string.
+func problem(t *Tracker, component string) string {
+	for _, p := range t.Problems() {
+		if p.Name == component {
+			return p.Reason
+		}
+	}
+	return ""
 }

@@ -65,7 +65,7 @@ func ecc(at int) step {
 
 func pulse(at int, action devgpu.Action, err error) step {
 	return step{at, func(t *tracker, now time.Time) {
-		t.pulses([]devgpu.Pulse{{GPU: "GPU-0", Asked: now, Action: action, Err: err}})
+		t.gpu("GPU-0").poll(devgpu.Pulse{GPU: "GPU-0", Asked: now, Action: action, Err: err})
 	}}
 }
 

@@ -65,7 +65,12 @@ func New(o Options) *Monitor {
 	m := &Monitor{
 		options: o, changed: notify.New(), pollNow: notify.New(), timerNow: notify.New(),
 		tracker: newTracker(o.Config.Health),
-		logged:  map[report]time.Time{}, codes: newCodes(),
+		logged:  map[report]time.Time{},
+		// Catalogs have some hundred numbers.
+		codes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heddle_gpu_health_codes_total",
+			Help: "Error reports of the GPU driver, by GPU, kind and number and what they mean for the GPU.",
+		}, []string{"gpu", "kind", "code", "policy"}),
 	}
 	m.snapshot.Store(&Snapshot{})
 	m.apply(m.scanned)
@@ -147,7 +152,11 @@ func (m *Monitor) pollLoop(ctx context.Context) {
 			// Cut short: GPUs that were not waited for look silent.
 			return
 		}
-		m.apply(func(time.Time) { m.tracker.pulses(pulses) })
+		m.apply(func(time.Time) {
+			for _, p := range pulses {
+				m.tracker.gpu(p.GPU).poll(p)
+			}
+		})
 		select {
 		case <-ctx.Done():
 			return
@@ -208,14 +217,6 @@ func (m *Monitor) report(now time.Time, gpu string, code devgpu.Code) {
 		log = m.options.Log.Warn
 	}
 	log("driver reported an error", "gpu", gpu, "error", code.String(), "severity", code.Severity)
-}
-
-// newCodes counts error reports. Catalogs have some hundred numbers.
-func newCodes() *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "heddle_gpu_health_codes_total",
-		Help: "Error reports of the GPU driver, by GPU, kind and number and what they mean for the GPU.",
-	}, []string{"gpu", "kind", "code", "policy"})
 }
 
 func unhealthyDesc() *prometheus.Desc {
@@ -311,13 +312,6 @@ func (t *tracker) forget() {
 		if h.transient || f != nil && f.PassedThrough() {
 			delete(t.hcas, id)
 		}
-	}
-}
-
-// pulses takes the answers to a poll.
-func (t *tracker) pulses(all []devgpu.Pulse) {
-	for _, p := range all {
-		t.gpu(p.GPU).poll(p)
 	}
 }
 

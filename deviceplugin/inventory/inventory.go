@@ -9,7 +9,6 @@ package inventory
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -144,19 +143,6 @@ func (inv *Inventory) Recut(uuid, mode string) bool {
 	return mode != "" && now != "" && now != mode
 }
 
-// ParentOf returns the UUID of the GPU that a MIG device is cut from; empty if the
-// machine has no such MIG device.
-func (inv *Inventory) ParentOf(mig string) string {
-	for i := range inv.Machine.GPUs {
-		for _, d := range inv.Machine.GPUs[i].MIG.Devices {
-			if d.UUID == mig {
-				return inv.Machine.GPUs[i].UUID
-			}
-		}
-	}
-	return ""
-}
-
 // shared returns the shared GPUs. What the scan has against
 // a GPU comes first, then its mode, then its health, then its CDI spec.
 func (inv *Inventory) shared() []quota.GPU {
@@ -235,6 +221,14 @@ func joined(a, b *machine.GPU) bool {
 	return to(a, b.PCI) || to(b, a.PCI) || to(a, machine.PeerNVSwitch) && to(b, machine.PeerNVSwitch)
 }
 
+// Held is a device of a resource that a pod holds, or that the kubelet may give to one.
+type Held struct {
+	// ID is a UUID, or UUID::number for a share.
+	Resource, ID string
+	// Pod is its namespace and name, or "pod UID"; empty for a device that no pod holds.
+	Pod string
+}
+
 // ReplicaSeparator is between a device and the number of a replica in device IDs: a
 // device that pods share is offered as several IDs, each with one holder. PCI
 // addresses and GUIDs have single colons.
@@ -243,19 +237,6 @@ const ReplicaSeparator = "::"
 // ReplicaID returns the device ID of one replica of a device, such as GPU-…::3.
 func ReplicaID(device string, number int) string {
 	return device + ReplicaSeparator + strconv.Itoa(number)
-}
-
-// ParseReplica returns the reverse of [ReplicaID].
-func ParseReplica(id string) (device string, number int, err error) {
-	at := strings.LastIndex(id, ReplicaSeparator)
-	if at <= 0 {
-		return "", 0, fmt.Errorf("invalid device ID %q: not a replica such as 0000:18:00.0::3", id)
-	}
-	number, err = strconv.Atoi(id[at+len(ReplicaSeparator):])
-	if err != nil || number < 0 || strconv.Itoa(number) != id[at+len(ReplicaSeparator):] {
-		return "", 0, fmt.Errorf("invalid device ID %q: no replica number after %q", id, ReplicaSeparator)
-	}
-	return id[:at], number, nil
 }
 
 // IsReplica reports whether an ID is a replica's, and not a device's own name.

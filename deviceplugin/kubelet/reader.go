@@ -21,6 +21,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // Reader reads the kubelet's two accounts of who holds what. It is safe for use
@@ -181,12 +183,15 @@ func parseCheckpoint(b []byte) ([]entry, error) {
 	return entries, nil
 }
 
+// maxCheckpoint is more than the kubelet writes: 110 pods with all tokens of 16 shared GPUs are some MB.
+const maxCheckpoint = 16 << 20
+
 // readCheckpoint returns the entries of a checkpoint, none without a file.
 // The kubelet replaces the file by renaming, so a read never sees half of one. It
 // writes it before Allocate's caller goes on, so at PreStartContainer it has the
 // container.
 func readCheckpoint(path string) ([]entry, error) {
-	content, err := os.ReadFile(path)
+	content, err := hostfile.ReadAtMost(path, maxCheckpoint)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

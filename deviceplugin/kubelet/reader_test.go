@@ -3,6 +3,7 @@ package kubelet
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -55,5 +56,21 @@ func TestAClockThatIsSetBack(t *testing.T) {
 				t.Error("the next one starts still")
 			}
 		})
+	}
+}
+
+func TestCheckpointIsBounded(t *testing.T) {
+	if _, err := readCheckpoint("/dev/zero"); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a device: %v", err)
+	}
+	huge := filepath.Join(t.TempDir(), "kubelet_internal_checkpoint")
+	if err := os.WriteFile(huge, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(huge, maxCheckpoint+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readCheckpoint(huge); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a huge file: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -238,7 +239,7 @@ func (s *Snapshot) Forgotten() func(Container) bool {
 func join(pods []*podresources.PodResources, entries []entry) []Allocation {
 	l := indexListed(pods)
 	// A UID belongs to the pod of any container that both accounts have.
-	names := make(map[string]Pod)
+	names, uids := make(map[string]Pod), make(map[Pod]string)
 	var rest []*entry
 	for i := range entries {
 		e := &entries[i]
@@ -248,12 +249,13 @@ func join(pods []*podresources.PodResources, entries []entry) []Allocation {
 			continue
 		}
 		a := &l.allocations[at]
+		uids[Pod{Namespace: a.Namespace, Name: a.Pod.Name}] = e.uid
 		a.UID, a.CDINames, a.Checkpointed = e.uid, e.cdiNames, true
 		names[e.uid] = a.Pod
 	}
 	for i := range l.allocations {
 		if a := &l.allocations[i]; a.UID == "" {
-			a.UID = uidOf(a.Pod, names)
+			a.UID = uids[a.Pod]
 		}
 	}
 	all := l.allocations
@@ -293,8 +295,9 @@ func indexListed(pods []*podresources.PodResources) *index {
 	for _, p := range pods {
 		pod := Pod{Namespace: p.GetNamespace(), Name: p.GetName()}
 		for _, c := range p.GetContainers() {
-			for _, held := range heldBy(c) {
-				a := Allocation{Container: Container{pod, c.GetName()}, Resource: held.resource, IDs: held.ids}
+			held := heldBy(c)
+			for _, resource := range slices.Sorted(maps.Keys(held)) {
+				a := Allocation{Container: Container{pod, c.GetName()}, Resource: resource, IDs: SortIDs(held[resource])}
 				l.at[holdingKey(c.GetName(), a.Resource, a.IDs)] = len(l.allocations)
 				for _, id := range a.IDs {
 					l.holder[deviceID{a.Resource, id}] = len(l.allocations)
@@ -315,38 +318,14 @@ func (l *index) contradicts(e *entry, pod Pod) bool {
 	})
 }
 
-// held are the device IDs of one resource.
-type held struct {
-	resource string
-	ids      []string
-}
-
-// heldBy returns a container's devices, by resource: PodResources has one ContainerDevices for
+// heldBy returns a container's device IDs, by resource: PodResources has one ContainerDevices for
 // each ID, because each has its own topology.
-func heldBy(c *podresources.ContainerResources) []held {
-	var all []held
+func heldBy(c *podresources.ContainerResources) map[string][]string {
+	all := make(map[string][]string)
 	for _, d := range c.GetDevices() {
-		at := slices.IndexFunc(all, func(h held) bool { return h.resource == d.GetResourceName() })
-		if at < 0 {
-			at, all = len(all), append(all, held{resource: d.GetResourceName()})
-		}
-		all[at].ids = append(all[at].ids, d.GetDeviceIds()...)
+		all[d.GetResourceName()] = append(all[d.GetResourceName()], d.GetDeviceIds()...)
 	}
-	for i := range all {
-		slices.Sort(all[i].ids)
-		all[i].ids = slices.Compact(all[i].ids)
-	}
-	slices.SortFunc(all, func(p, q held) int { return cmp.Compare(p.resource, q.resource) })
 	return all
-}
-
-func uidOf(p Pod, names map[string]Pod) string {
-	for uid, named := range names {
-		if named.Namespace == p.Namespace && named.Name == p.Name {
-			return uid
-		}
-	}
-	return ""
 }
 
 // SortIDs returns a sorted copy of device IDs without repeats.

@@ -27,9 +27,7 @@ func BenchmarkEveryRequest(b *testing.B) {
 				for free := uint64(1); free < 1<<m.n; free++ {
 					for size := 1; size <= bits.OnesCount64(free); size++ {
 						start := time.Now()
-						if _, err := m.scores.Choose(free, 0, size); err != nil {
-							b.Fatal(err)
-						}
+						m.scores.Choose(free, 0, size)
 						times = append(times, time.Since(start))
 					}
 				}

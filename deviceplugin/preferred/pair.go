@@ -68,23 +68,13 @@ func pathsOf(m *machine.Machine) (*affinity.Matrix, []int) {
 
 // rung returns the score of the way through PCIe and the processors.
 func rung(m *machine.Machine, paths *affinity.Matrix, a, b int) int64 {
-	switch paths.At(a, b).Kind {
-	case affinity.PIX:
-		return rungPIX
-	case affinity.PXB:
-		return rungPXB
-	case affinity.PHB:
-		return rungPHB
-	case affinity.NODE:
-		return rungNODE
-	case affinity.SYS:
-		if near(&m.CPU, paths.Devices[a].NUMA, paths.Devices[b].NUMA) {
-			return rungNear
-		}
-		return rungSYS
-	case affinity.Unknown, affinity.NVLink, affinity.Self:
+	kind := paths.At(a, b).Kind
+	if kind == affinity.SYS && near(&m.CPU, paths.Devices[a].NUMA, paths.Devices[b].NUMA) {
+		return rungNear
 	}
-	return 0
+	return map[affinity.Kind]int64{
+		affinity.PIX: rungPIX, affinity.PXB: rungPXB, affinity.PHB: rungPHB, affinity.NODE: rungNODE, affinity.SYS: rungSYS,
+	}[kind]
 }
 
 // near reports whether two NUMA nodes are parts of one socket.

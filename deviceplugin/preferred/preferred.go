@@ -36,8 +36,6 @@
 package preferred
 
 import (
-	"errors"
-	"fmt"
 	"math/bits"
 	"slices"
 
@@ -85,35 +83,21 @@ func New(old *Scores, m *machine.Machine) *Scores {
 	return s
 }
 
-// Choose gives the best size GPUs of available that include must. Lost GPUs are
-// chosen only where must names them or the others do not suffice: the kubelet
-// may not yet have received the loss, and a pod that it admits must get an
-// answer. The error states what is impossible about the request.
-func (s *Scores) Choose(available, must uint64, size int) (uint64, error) {
-	available &= s.all()
-	have := bits.OnesCount64(available)
-	switch {
-	case size < 1:
-		return 0, fmt.Errorf("%w: %d GPUs", errRequest, size)
-	case must&^available != 0:
-		return 0, fmt.Errorf("%w: GPUs %#x are required and only %#x available", errRequest, must, available)
-	case bits.OnesCount64(must) > size:
-		return 0, fmt.Errorf("%w: %d of %d GPUs are required", errRequest, bits.OnesCount64(must), size)
-	case have < size:
-		return 0, fmt.Errorf("%w: %d GPUs of %d available", errRequest, size, have)
-	}
+// Choose gives the best size GPUs of available, which has as many, that include must, which
+// is among them and has no more. Lost GPUs are chosen only where must names them or the others
+// do not suffice: the kubelet may not yet have received the loss, and a pod that it admits must
+// get an answer.
+func (s *Scores) Choose(available, must uint64, size int) uint64 {
 	if sound := available&s.usable | must; bits.OnesCount64(sound) >= size {
 		available = sound
 	} else {
 		must = sound
 	}
 	if s.sets == nil {
-		return s.chooseGreedily(available, must, size), nil
+		return s.chooseGreedily(available, must, size)
 	}
-	return s.sets.choose(available, must, size), nil
+	return s.sets.choose(available, must, size)
 }
-
-var errRequest = errors.New("impossible request")
 
 // Score is score(S) in MB/s.
 func (s *Scores) Score(set uint64) int {

@@ -26,16 +26,12 @@ func newSets(n int, pairs []int32) *sets {
 	}
 	for set := range s.score {
 		if k := bits.OnesCount(uint(set)); k > 1 {
-			s.score[set] = scoreOfSum(s.score[set], k)
+			// |S| * the mean of |S|(|S|-1)/2 pairs of this sum.
+			s.score[set] = int32(2 * int64(s.score[set]) / int64(k-1)) //nolint:gosec // at most MaxExact * maxPair
 		}
 	}
 	s.fillValue(n)
 	return s
-}
-
-// scoreOfSum is |S| * the mean of |S|(|S|-1)/2 pairs of this sum.
-func scoreOfSum(sum int32, k int) int32 {
-	return int32(2 * int64(sum) / int64(k-1)) //nolint:gosec // at most MaxExact * maxPair
 }
 
 // fillValue computes value of every set, one request size after the other: the
@@ -125,10 +121,7 @@ func (s *Scores) Table(free uint64) []Entry {
 	free &= s.usable
 	entries := make([]Entry, 0, bits.OnesCount64(free))
 	for n := 1; n <= bits.OnesCount64(free); n++ {
-		set, err := s.Choose(free, 0, n)
-		if err != nil {
-			break
-		}
+		set := s.Choose(free, 0, n)
 		entries = append(entries, Entry{N: n, Score: s.Score(set), Loss: s.Loss(set, free), HCAs: s.Aligned(set)})
 	}
 	return entries
@@ -171,7 +164,7 @@ const mostMetaX = 2000
 func (s *Scores) MetaX(free uint64) (scores, losses string) {
 	score, loss := map[int]int{}, map[int]int{}
 	for _, e := range s.Table(free) {
-		set, _ := s.Choose(free, 0, e.N) // Table has only sizes that fit.
+		set := s.Choose(free, 0, e.N)
 		var inside, across int
 		for a := free & s.usable; a != 0; a &= a - 1 {
 			for b := a & (a - 1); b != 0; b &= b - 1 {

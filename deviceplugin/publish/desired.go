@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -194,7 +195,7 @@ func Shortages(r *Round) []health.Shortage {
 			continue // Another daemon serves it.
 		}
 		short := health.Shortages(offer.Name, r.states(offer.Name))
-		need := !cpuOnly && !allShared(m, c, offer.Name) && (RDMAResource(c, offer.Name) == nil || !withoutHCAs)
+		need := !cpuOnly && !allShared(m, c, offer.Name) && (c.RDMA.Resource(offer.Name) == nil || !withoutHCAs)
 		if len(short) == 0 && offer.Count == 0 && need {
 			short = []health.Shortage{{Resource: offer.Name, Cause: NothingToOffer, Message: offer.Reason}}
 		}
@@ -221,7 +222,7 @@ func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 func (r *Round) states(name string) map[string]health.State {
 	c, states := r.Inventory.Config, map[string]health.State{}
 	s, served := r.Served[name]
-	switch entry := RDMAResource(c, name); {
+	switch entry := c.RDMA.Resource(name); {
 	case entry != nil:
 		r.addHCAs(states, entry)
 	case s.GPUs != nil:
@@ -253,7 +254,7 @@ func (r *Round) addGPUs(states map[string]health.State, name string) {
 	s := r.Served[name].GPUs
 	for _, id := range s.IDs() {
 		fault := s.Faults()[id]
-		state, moves := r.gpuState(r.parent(id), fault)
+		state, moves := r.gpuState(cmp.Or(r.Inventory.Machine.ParentGPU(id), id), fault)
 		if moves {
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -103,14 +104,14 @@ func (s *scene) make(t *testing.T) *Round {
 	}
 	for _, name := range r.Wanted {
 		options := resource.Options{Name: name, State: state.New(t, t.TempDir(), inv)}
-		r.Served[name] = Served{Kind: GPUs, GPUs: resource.NewGPUs(resource.GPUOptions{Options: options, Vendors: r.Vendors}, inv).Snapshot()}
+		r.Served[name] = Served{Kind: cdi.GPU, GPUs: resource.NewGPUs(resource.GPUOptions{Options: options, Vendors: r.Vendors}, inv).Snapshot()}
 	}
 	for i := range c.RDMA.Resources {
 		r.Wanted = append(r.Wanted, c.RDMA.Resources[i].Name)
-		r.Served[c.RDMA.Resources[i].Name] = Served{Kind: HCAs}
+		r.Served[c.RDMA.Resources[i].Name] = Served{Kind: cdi.RDMA}
 	}
 	if len(inv.Shared) > 0 {
-		r.Wanted, r.Served[slots] = append(r.Wanted, slots), Served{Kind: Replicas}
+		r.Wanted, r.Served[slots] = append(r.Wanted, slots), Served{Kind: cdi.SGPU}
 	}
 	for id := range s.gone {
 		found.HCAs[id] = health.State{Cause: health.Gone, Reason: "it is gone"}
@@ -196,7 +197,7 @@ func scenes(t *testing.T) map[string]*scene {
 		for i := range 6 {
 			r.Usage.Holders[gpus][r.Inventory.Machine.GPUs[i].UUID] = true
 		}
-		r.Served[hcas] = Served{Kind: HCAs}
+		r.Served[hcas] = Served{Kind: cdi.RDMA}
 		owned := r.Served[gpus]
 		owned.Status.Owner = "nvidia-device-plugin"
 		r.Served[gpus] = owned

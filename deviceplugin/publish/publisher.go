@@ -129,7 +129,7 @@ func (p *Publisher) ask(ctx context.Context, r *Round) error {
 func (p *Publisher) containers(ctx context.Context) []report.Binding {
 	held, err := p.State.Held(ctx)
 	return slices.DeleteFunc(p.State.View().Allocations(), func(b report.Binding) bool {
-		holds := func(h devicestate.Held) bool { return h.Pod == b.Namespace+"/"+b.Pod }
+		holds := func(h inventory.Held) bool { return h.Pod == b.Namespace+"/"+b.Pod }
 		return err == nil && !slices.ContainsFunc(held, holds)
 	})
 }
@@ -210,7 +210,8 @@ func (p *Publisher) releaseWaits(ctx context.Context, r *Round) string {
 // covers reports whether a release covers a GPU, or the one that a MIG device or a
 // partition is cut from.
 func (r *Round) covers(request release.Request, uuid string) bool {
-	return request.Covers(uuid) || request.Covers(r.Inventory.ParentOf(uuid)) || request.Covers(machine.PartitionOf(uuid))
+	parent := r.Inventory.Machine.ParentGPU(uuid)
+	return request.Covers(uuid) || request.Covers(parent) || request.Covers(machine.PartitionOf(uuid))
 }
 
 // holders returns the containers that have GPUs of a request.

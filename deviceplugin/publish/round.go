@@ -7,7 +7,6 @@
 package publish
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -57,24 +57,16 @@ type Round struct {
 
 // Served describes one served resource.
 type Served struct {
-	Kind   Kind
+	Kind   cdi.Kind
 	Status server.Status
-	// GPUs is nil unless Kind is GPUs.
+	// GPUs is nil unless Kind is [cdi.GPU].
 	GPUs *resource.Snapshot
 	// Reason explains why a resource of HCAs has fewer devices than possible.
 	Reason string
 }
 
-// Kind is the kind of a resource's devices.
-type Kind string
-
-// The kinds of resources.
-const (
-	HCAs     Kind = "HCAs"
-	Replicas Kind = "replicas" // of shared GPUs
-	Counted  Kind = "counted"  // percents or GiB of shared GPUs
-	GPUs     Kind = "GPUs"     // whole ones, or MIG devices
-)
+// Counted is the kind of a resource of percents or GiB of shared GPUs, which has no CDI names.
+const Counted cdi.Kind = "counted"
 
 // Usage describes the use of the devices.
 type Usage struct {
@@ -101,11 +93,11 @@ func (r *Round) Shares() bool { return r.Sharing && r.WithoutShares == "" }
 func (r *Round) Reason(name string) string {
 	s, faults, some := r.Served[name], map[string]string{}, len(r.Inventory.Shared) > 0
 	switch s.Kind {
-	case HCAs:
+	case cdi.RDMA:
 		return s.Reason
-	case GPUs:
+	case cdi.GPU:
 		faults, some = s.GPUs.Faults(), len(s.GPUs.IDs()) > 0
-	case Replicas, Counted:
+	case cdi.SGPU, Counted:
 		for i := range r.Inventory.Shared {
 			if reason := r.Inventory.Shared[i].Unhealthy; reason != "" {
 				faults[r.Inventory.Shared[i].UUID] = reason
@@ -113,7 +105,11 @@ func (r *Round) Reason(name string) string {
 		}
 	}
 	if len(faults) > 0 || some {
-		return joinFaults(faults)
+		var parts []string
+		for _, id := range slices.Sorted(maps.Keys(faults)) {
+			parts = append(parts, id+": "+faults[id])
+		}
+		return strings.Join(parts, "; ")
 	}
 	for _, offer := range capacity.Of(r.Inventory.Machine, r.Inventory.Config, r.Vendors) {
 		if offer.Name == name {
@@ -121,24 +117,6 @@ func (r *Round) Reason(name string) string {
 		}
 	}
 	return "it is not configured any more"
-}
-
-func joinFaults(byID map[string]string) string {
-	var parts []string
-	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		parts = append(parts, id+": "+byID[id])
-	}
-	return strings.Join(parts, "; ")
-}
-
-// RDMAResource returns an RDMA resource of the configuration by name, or nil.
-func RDMAResource(c *config.NodeConfig, name string) *config.RDMAResource {
-	for i := range c.RDMA.Resources {
-		if c.RDMA.Resources[i].Name == name {
-			return &c.RDMA.Resources[i]
-		}
-	}
-	return nil
 }
 
 // members returns the HCAs of a configured resource.
@@ -174,7 +152,7 @@ func (r *Round) See(last map[string]map[string]string) map[string]map[string]str
 			for _, id := range s.GPUs.IDs() {
 				seen[id] = r.label(id)
 			}
-		} else if entry := RDMAResource(r.Inventory.Config, name); entry != nil {
+		} else if entry := r.Inventory.Config.RDMA.Resource(name); entry != nil {
 			for _, member := range r.members(entry) {
 				seen[member.ID] = r.Inventory.Machine.HCAs[member.Index].Name
 			}
@@ -200,6 +178,3 @@ func (r *Round) missing(id string) (state health.State, known bool) {
 	}
 	return hcaState, isHCA
 }
-
-// parent returns the GPU that a MIG device is cut from, or the GPU itself.
-func (r *Round) parent(id string) string { return cmp.Or(r.Inventory.ParentOf(id), id) }

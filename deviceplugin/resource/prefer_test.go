@@ -48,7 +48,7 @@ func TestPreferGPUs(t *testing.T) {
 		{name: "more than is left", machine: pairs, available: []string{"GPU-0", "GPU-9"}, size: 2, fails: true},
 		{name: "none", machine: pairs, available: all, size: 0, fails: true},
 		{name: "a stranger", machine: pairs, available: []string{"GPU-0", "GPU-9"}, must: []string{"GPU-9"}, size: 1, fails: true},
-		{name: "twice", machine: pairs, available: []string{"GPU-0", "GPU-0"}, size: 1, fails: true},
+		{name: "twice", machine: pairs, available: []string{"GPU-0", "GPU-0"}, size: 2, fails: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := newGPUNode(t, test.machine)

@@ -10,6 +10,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -43,9 +44,7 @@ type base struct {
 
 // newBase makes a base without devices.
 func newBase(o Options) *base {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &base{List: server.NewList(), Options: o}
 }
 

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/server"
@@ -145,13 +147,7 @@ type replicated struct {
 	Name string
 	// Taken counts the chosen replicas, Free those that were available.
 	Taken, Free int
-	available   []numbered
-}
-
-// numbered is an ID with the number of its replica, 0 for a device's own name.
-type numbered struct {
-	number int
-	id     string
+	available   []string
 }
 
 // preferReplicas chooses size IDs of available, with must among them, of as many
@@ -161,10 +157,7 @@ func preferReplicas(available, must []string, size int, compare func(a, b *repli
 	if size > len(available) || size < len(must) {
 		return nil, fmt.Errorf("%d of %d replicas with %d given", size, len(available), len(must))
 	}
-	devices, err := group(available, must)
-	if err != nil {
-		return nil, err
-	}
+	devices := group(available, must)
 	chosen := slices.Clone(must)
 	for len(chosen) < size {
 		devices = slices.DeleteFunc(devices, func(d *replicated) bool { return len(d.available) == 0 })
@@ -177,7 +170,7 @@ func preferReplicas(available, must []string, size int, compare func(a, b *repli
 			}
 			return compare(a, b)
 		})
-		chosen = append(chosen, next.available[0].id)
+		chosen = append(chosen, next.available[0])
 		next.available = next.available[1:]
 		next.Taken++
 	}
@@ -185,36 +178,24 @@ func preferReplicas(available, must []string, size int, compare func(a, b *repli
 	return chosen, nil
 }
 
-// group sorts replicas by device.
-func group(available, must []string) ([]*replicated, error) {
-	var all []*replicated
-	seen := map[string]bool{}
-	for i, id := range slices.Concat(must, available) {
-		name, number := id, 0
-		if inventory.IsReplica(id) {
-			var err error
-			if name, number, err = inventory.ParseReplica(id); err != nil {
-				return nil, err
-			}
+// group sorts replicas by device, in no order, and those of a device by their number.
+func group(available, must []string) []*replicated {
+	all := map[string]*replicated{}
+	of := func(id string) *replicated {
+		name := inventory.DeviceOf(id)
+		if all[name] == nil {
+			all[name] = &replicated{Name: name}
 		}
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
-		at := slices.IndexFunc(all, func(d *replicated) bool { return d.Name == name })
-		if at < 0 {
-			at = len(all)
-			all = append(all, &replicated{Name: name})
-		}
-		if i < len(must) {
-			all[at].Taken++
-		} else {
-			all[at].available = append(all[at].available, numbered{number, id})
+		return all[name]
+	}
+	for _, id := range must {
+		of(id).Taken++
+	}
+	for _, id := range slices.Compact(slices.SortedFunc(slices.Values(available), machine.CompareNames)) {
+		if d := of(id); !slices.Contains(must, id) {
+			d.available = append(d.available, id)
+			d.Free++
 		}
 	}
-	for _, d := range all {
-		slices.SortFunc(d.available, func(a, b numbered) int { return a.number - b.number })
-		d.Free = len(d.available)
-	}
-	return all, nil
+	return slices.Collect(maps.Values(all))
 }

@@ -153,8 +153,7 @@ func FuzzPreferShares(f *testing.F) {
 			if !slices.Contains(available, id) {
 				t.Errorf("%s is not free", id)
 			}
-			uuid, _, _ := inventory.ParseReplica(id)
-			taken[uuid]++
+			taken[inventory.DeviceOf(id)]++
 		}
 		for _, id := range given {
 			if !slices.Contains(got, id) {

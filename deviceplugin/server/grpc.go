@@ -192,10 +192,6 @@ type traffic struct {
 
 type streamKey struct{}
 
-func newTraffic() *traffic {
-	return &traffic{changed: notify.New(), quiet: make(chan struct{})}
-}
-
 // TagRPC implements stats.Handler.
 func (t *traffic) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	return context.WithValue(ctx, streamKey{}, path.Base(info.FullMethodName) == "ListAndWatch")
@@ -237,12 +233,6 @@ func (t *traffic) streaming() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.streams
-}
-
-func (t *traffic) inFlight() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.calls
 }
 
 // idle waits until no call is in flight, or ctx ends.

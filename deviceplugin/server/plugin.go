@@ -116,7 +116,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		return fmt.Errorf("resource %s: %w", p.options.Name, err)
 	}
 	defer done()
-	if err := sweep(ctx, p.dir, p.options.Name); err != nil {
+	if err := sweep(ctx, p.dir, socketPrefix(p.options.Name)); err != nil {
 		p.log.Warn("stale sockets not removed", "err", err)
 	}
 	p.list.update(p.options.Resource.Devices())

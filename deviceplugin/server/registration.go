@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/heddle-dev/heddle/internal/notify"
 )
 
 const (
@@ -86,7 +88,8 @@ func (p *Plugin) serve(ctx context.Context) (*registration, error) {
 	}
 	s := &server{
 		name: p.options.Name, resource: p.options.Resource, list: p.list, metrics: p.metrics, log: p.log,
-		traffic: newTraffic(), ending: make(chan struct{}), changed: p.options.Changed,
+		traffic: &traffic{changed: notify.New(), quiet: make(chan struct{})},
+		ending:  make(chan struct{}), changed: p.options.Changed,
 		options: &v1beta1.DevicePluginOptions{
 			PreStartRequired: !p.options.CountedOnly, GetPreferredAllocationAvailable: !p.options.CountedOnly,
 		},
@@ -132,6 +135,6 @@ func (r *registration) stop(ctx context.Context) {
 	select {
 	case <-graceful:
 	case <-time.After(stopGrace):
-		r.server.log.Error("a canceled call does not end", "calls", r.server.traffic.inFlight())
+		r.server.log.Error("a canceled call does not end")
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
 
@@ -52,14 +52,10 @@ func socketPrefix(resource string) string {
 	return namePrefix + shown + "-" + hex.EncodeToString(sum[:3]) + "-"
 }
 
-func socketName(resource string) string {
-	return socketPrefix(resource) + strings.ToLower(rand.Text()[:8]) + socketSuffix
-}
-
 // listen binds a new socket for the resource. Closing it removes its file.
 func listen(ctx context.Context, dir, resource string) (net.Listener, error) {
 	var config net.ListenConfig
-	path := filepath.Join(dir, socketName(resource))
+	path := filepath.Join(dir, socketPrefix(resource)+strings.ToLower(rand.Text()[:8])+socketSuffix)
 	listener, err := config.Listen(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
@@ -80,16 +76,12 @@ func IsSocket(path string) bool {
 
 // RemoveSockets removes the sockets of all resources that no process listens on.
 func RemoveSockets(ctx context.Context, kubeletDir string) error {
-	return sweepPrefix(ctx, filepath.Join(kubeletDir, pluginDir), namePrefix)
+	return sweep(ctx, filepath.Join(kubeletDir, pluginDir), namePrefix)
 }
 
-// sweep removes sockets that an earlier process left behind. One that
+// sweep removes sockets that an earlier process left behind, by the prefix of their names. One that
 // is listened on belongs to a process that still serves: a rolling upgrade.
-func sweep(ctx context.Context, dir, resource string) error {
-	return sweepPrefix(ctx, dir, socketPrefix(resource))
-}
-
-func sweepPrefix(ctx context.Context, dir, prefix string) error {
+func sweep(ctx context.Context, dir, prefix string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, prefix+"*"+socketSuffix))
 	if err != nil {
 		return fmt.Errorf("list sockets: %w", err)
@@ -99,7 +91,7 @@ func sweepPrefix(ctx context.Context, dir, prefix string) error {
 		if alive(ctx, path) {
 			continue
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := hostfile.Remove(path); err != nil {
 			errs = append(errs, fmt.Errorf("remove stale socket: %w", err))
 		}
 	}

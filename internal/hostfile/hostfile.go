@@ -6,6 +6,7 @@ package hostfile
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -71,4 +72,12 @@ func bounded(f *os.File, most int64) ([]byte, error) {
 		err = &fs.PathError{Op: "read", Path: f.Name(), Err: fmt.Errorf("more than %d bytes: %w", most, fs.ErrInvalid)}
 	}
 	return content, err
+}
+
+// Remove removes a file, if it exists.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

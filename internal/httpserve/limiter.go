@@ -3,11 +3,13 @@ package httpserve
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -33,8 +35,21 @@ type limiter struct {
 	warn    rate.Sometimes
 }
 
-// warnEvery is the least time between two warnings about a limit.
-const warnEvery = time.Minute
+const (
+	// warnEvery is the least time between two warnings about a limit.
+	warnEvery = time.Minute
+	// maxUnanswered bounds the bytes that a client sends before it gets any: the headers of a server
+	// that bounds them less. A TLS handshake takes a few KiB of them.
+	maxUnanswered = 64 << 10
+)
+
+var errUnanswered = errors.New("client sent too much before an answer")
+
+// Limit bounds the connections that a listener accepts, and what each sends before it gets an answer.
+// It is for servers other than [Serve]: to it, a connection is idle since its last answer.
+func Limit(inner net.Listener, limits Limits, log *slog.Logger) net.Listener {
+	return newLimiter(inner, limits, log)
+}
 
 func newLimiter(inner net.Listener, limits Limits, log *slog.Logger) *limiter {
 	return &limiter{
@@ -52,6 +67,25 @@ type conn struct {
 	requests int
 	// idle is since when there are none.
 	idle time.Time
+	// unanswered are the bytes read since the last write.
+	unanswered atomic.Int64
+}
+
+// Read implements [net.Conn].
+func (c *conn) Read(p []byte) (int, error) {
+	if c.unanswered.Load() > maxUnanswered {
+		return 0, errUnanswered
+	}
+	n, err := c.Conn.Read(p)
+	c.unanswered.Add(int64(n))
+	return n, err //nolint:wrapcheck // As Close.
+}
+
+// Write implements [net.Conn].
+func (c *conn) Write(p []byte) (int, error) {
+	c.unanswered.Store(0)
+	c.count(0)
+	return c.Conn.Write(p) //nolint:wrapcheck // As Close.
 }
 
 // Accept waits for the next connection that there is a place for.

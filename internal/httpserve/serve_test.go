@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -87,6 +89,36 @@ func TestUnfinishedHeaders(t *testing.T) {
 			probe(t, address)
 		})
 	}
+}
+
+// A server that bounds headers by 1 MiB gets less of one, and answers whoever sends less.
+func TestLimit(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(ok)
+	server.Listener.Close()
+	server.Listener = Limit(inner, Limits{Total: 64, PerSource: 16}, slog.New(slog.DiscardHandler))
+	server.Start()
+	t.Cleanup(server.Close)
+	for i, size := range []int{maxUnanswered / 2, 2 * maxUnanswered} {
+		c := dial(t, inner.Addr().String(), 1)
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nA: "+strings.Repeat("a", size)+"\r\n\r\n")
+		answer, err := io.ReadAll(io.LimitReader(c, 12))
+		if got := string(answer) == "HTTP/1.1 200"; got != (i == 0) || isTimeout(err) {
+			t.Errorf("a header of %d bytes: %q, %v", size, answer, err)
+		}
+	}
+	// The connection that is idle for the longest time has not been answered for that time.
+	answered := dial(t, inner.Addr().String(), 2)
+	for range 100 {
+		_, _ = io.WriteString(answered, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		read(t, answered)
+		dial(t, inner.Addr().String(), 2)
+	}
+	probe(t, inner.Addr().String())
 }
 
 func TestIdleConnections(t *testing.T) {

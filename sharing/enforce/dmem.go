@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -38,27 +37,13 @@ const (
 type dmem struct {
 	// own is heddle-cdi-hook, for GPUs with memory that the kernel counts.
 	own, sysRoot string
-
-	mu sync.Mutex // guards what follows
-	// hook is the path of nvidia-cdi-hook on the host, or empty, and driverRoot the root of the
-	// driver's libraries there.
-	hook, driverRoot string
 }
 
-func (d *dmem) configure(hook, driverRoot string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hook, d.driverRoot = hook, driverRoot
-}
-
-func (d *dmem) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
+func (d *dmem) edits(_ context.Context, l *Limit, s *settings) (*cdi.ContainerEdits, error) {
 	if l.GPUs[0].Maker != "" {
 		return d.regionEdits(l)
 	}
-	d.mu.Lock()
-	hook, root := d.hook, d.driverRoot
-	d.mu.Unlock()
-	if hook == "" {
+	if s.hook == "" {
 		return nil, errors.New("dmem: the host has no nvidia-cdi-hook any more")
 	}
 	limit := l.GPUs[0].Share.MemoryMiB
@@ -75,8 +60,8 @@ func (d *dmem) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
 		hooks = append(hooks, &cdi.Hook{
 			// createRuntime runs on the host, when the cgroup exists and no process of the
 			// container runs yet.
-			HookName: "createRuntime", Path: hook,
-			Args: []string{filepath.Base(hook), memoryHook, "--driver-root", root, "--gpu-id", c.Share.UUID},
+			HookName: "createRuntime", Path: s.hook,
+			Args: []string{filepath.Base(s.hook), memoryHook, "--driver-root", s.driverRoot, "--gpu-id", c.Share.UUID},
 			Env:  []string{"NVIDIA_CTK_DEBUG=false"},
 		})
 	}

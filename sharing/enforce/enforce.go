@@ -16,7 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
@@ -115,7 +115,7 @@ type enforcer interface {
 	// edits prepares the node for a container that is about to start, and returns
 	// what the container needs of the enforcer. It is called again for
 	// each start.
-	edits(ctx context.Context, l *Limit) (*cdi.ContainerEdits, error)
+	edits(ctx context.Context, l *Limit, s *settings) (*cdi.ContainerEdits, error)
 }
 
 // check rejects values that no enforcer can use: these values become names of
@@ -143,10 +143,6 @@ func (l *Limit) check(memory bool) error {
 // fileName reports whether a word can be the name of a file: a pod's UID (in a
 // static pod's, a hash), a container's name, a GPU's UUID.
 func fileName(word string) bool {
-	if word == "" || len(word) > 100 || word[0] == '.' {
-		return false
-	}
-	return !slices.ContainsFunc([]byte(word), func(c byte) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.'
-	})
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-."
+	return word != "" && len(word) <= 100 && word[0] != '.' && strings.Trim(word, allowed) == ""
 }

@@ -35,6 +35,8 @@ type Use struct {
 	// enforcer evict, and that its pod can be evicted. Terminating: the pod is being deleted.
 	Priority               int32
 	Evictable, Terminating bool
+	// Enforced are the enforcers of the container's limits.
+	Enforced Enforced
 }
 
 // Unknown is a use of memory or of compute that is not known.

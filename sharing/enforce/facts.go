@@ -52,26 +52,24 @@ type Host struct {
 	// Root is the path of the node's root in this process; empty for its own root.
 	// Library is sgpu.enforce.preloadLibrary.
 	Root, Library string
-	// Hook is nvidia-cdi-hook's path on the node, empty without, OwnHook heddle-cdi-hook's, and
-	// DriverRoot where the driver is installed there.
+	// Hook is nvidia-cdi-hook's path on the node, empty without, and DriverRoot where the driver is
+	// installed there. OwnHook is heddle-cdi-hook's path there: it rejects a container in which the
+	// pod's mounts or variables take the place of an enforcer's, and has the kernel limit memory.
+	// Empty: neither.
 	Hook, OwnHook, DriverRoot string
 	// MPS: a [Keeper] is deployed on the node. MPSRoot is where its programs are.
 	MPS     bool
 	MPSRoot string
-	// Replayed: no driver can be asked who uses a GPU.
-	Replayed bool
-	// SysRoot and ProcRoot default to /sys and /proc.
-	SysRoot, ProcRoot string
+	// UsageError is as in [Facts].
+	UsageError string
+	// SysRoot defaults to /sys.
+	SysRoot string
 }
-
-// initialPID is the inode of the host's PID namespace, a constant of the
-// kernel (PROC_PID_INIT_INO in include/linux/proc_ns.h).
-const initialPID = "pid:[4026531836]"
 
 // Read reads the node; shared reports which GPUs are, nil means all. What cannot
 // be read is an error text in the Facts.
 func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
-	f := Facts{Driver: m.Driver.Version}
+	f := Facts{Driver: m.Driver.Version, UsageError: h.UsageError, DriverRoot: h.DriverRoot, Hook: h.Hook}
 	for i := range m.GPUs {
 		g := &m.GPUs[i]
 		if shared != nil && !shared(g) {
@@ -91,20 +89,11 @@ func (h *Host) Read(m *machine.Machine, shared func(*machine.GPU) bool) Facts {
 	if f.MPS = h.MPS; f.MPS {
 		f.MPSControl = findControl(h.MPSRoot)
 	}
-	link, err := os.Readlink(filepath.Join(cmp.Or(h.ProcRoot, "/proc"), "self/ns/pid"))
-	switch {
-	case h.Replayed:
-		f.UsageError = "a replayed machine has no driver that could be asked who uses a GPU"
-	case err != nil || link != initialPID:
-		f.UsageError = "heddle-device-plugin is not in the host's PID namespace (hostPID), where the driver's PIDs " +
-			"have a meaning: set gpuDevice.usageMetrics"
-	}
 	// Only the unified hierarchy has this file. Whether the kernel's dmem controller
 	// counts there, or the driver, makes no difference here.
-	_, err = os.Stat(filepath.Join(h.sysRoot(), "fs/cgroup/cgroup.controllers"))
+	_, err := os.Stat(filepath.Join(h.sysRoot(), "fs/cgroup/cgroup.controllers"))
 	f.CgroupV2 = err == nil
-	f.DriverRoot = h.DriverRoot
-	f.Hook, f.HookError = h.Hook, message(checkHook(h.Root, h.Hook))
+	f.HookError = message(checkHook(h.Root, h.Hook))
 	f.RegionError = message(h.checkRegions(m, shared))
 	return f
 }

@@ -20,18 +20,12 @@ import (
 type Options struct {
 	// StateDir is the limiter's own, on a disk, and has the same path on the node.
 	StateDir string
-	// HostRoot is the path of the node's root in this process; empty for its own root.
-	HostRoot string
+	// Host is the node.
+	Host Host
 	// ShmDir is the directory of the node, in memory, that MPS's daemons have
 	// as their /dev/shm; default /dev/shm.
 	ShmDir string
-	// SysRoot defaults to /sys.
-	SysRoot string
-	// MountsHook is heddle-cdi-hook's path on the node: it rejects a container in which
-	// the pod's mounts or variables take the place of an enforcer's, and has the kernel
-	// limit memory. Empty: neither.
-	MountsHook string
-	Log        *slog.Logger
+	Log    *slog.Logger
 }
 
 // Limiter gives containers the edits that hold their limits. Its methods may be
@@ -40,12 +34,19 @@ type Limiter struct {
 	options   Options
 	mps       *mps
 	preload   *preload
-	dmem      *dmem
 	enforcers map[config.Enforcer]enforcer
 
-	mu     sync.Mutex // guards what follows
-	choice Choice
-	err    error
+	mu       sync.Mutex // guards what follows
+	choice   Choice
+	err      error
+	settings settings
+}
+
+// settings are what the last Configure had.
+type settings struct {
+	// library is the path on the node of the one to preload, hook the path there of nvidia-cdi-hook,
+	// or empty, and driverRoot the root of the driver's libraries.
+	library, hook, driverRoot string
 }
 
 // errNotConfigured is the error before the first Configure.
@@ -54,12 +55,12 @@ var errNotConfigured = errors.New("no enforcer was chosen yet")
 // New makes a Limiter. It rejects every container until [Limiter.Configure].
 func New(o Options) *Limiter {
 	m := newMPS(filepath.Join(o.StateDir, "mps"), cmp.Or(o.ShmDir, containerShm), o.Log)
-	p := &preload{hostRoot: o.HostRoot, dir: filepath.Join(o.StateDir, "preload")}
-	d := &dmem{own: o.MountsHook, sysRoot: cmp.Or(o.SysRoot, "/sys")}
+	p := &preload{hostRoot: o.Host.Root, dir: filepath.Join(o.StateDir, "preload")}
 	return &Limiter{
-		options: o, mps: m, preload: p, dmem: d, err: errNotConfigured,
+		options: o, mps: m, preload: p, err: errNotConfigured,
 		enforcers: map[config.Enforcer]enforcer{
-			config.EnforcePreload: p, config.EnforceMPS: m, config.EnforceDMem: d,
+			config.EnforcePreload: p, config.EnforceMPS: m,
+			config.EnforceDMem: &dmem{own: o.Host.OwnHook, sysRoot: o.Host.sysRoot()},
 		},
 	}
 }
@@ -69,14 +70,12 @@ func New(o Options) *Limiter {
 func (l *Limiter) Configure(c *config.Enforce, f *Facts) error {
 	choice, err := choose(c, f)
 	l.mps.configure(f.MPSControl, c.MPSMultiUser)
-	l.preload.configure(c.PreloadLibrary)
-	l.dmem.configure(f.Hook, f.DriverRoot)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.choice != choice || err != nil {
 		l.options.Log.Info("enforcers chosen", "memory", choice.WhyMemory, "compute", choice.WhyCompute, "err", err)
 	}
-	l.choice, l.err = choice, err
+	l.choice, l.err, l.settings = choice, err, settings{c.PreloadLibrary, f.Hook, f.DriverRoot}
 	return err
 }
 
@@ -86,13 +85,8 @@ func (m *mps) configure(path string, multiUser bool) {
 	m.path, m.multiUser = path, multiUser
 }
 
-func (p *preload) configure(library string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.library = library
-}
-
-func (e Enforced) uses(k config.Enforcer) bool { return e.Memory == k || e.Compute == k }
+// Uses reports whether an enforcer is among them.
+func (e Enforced) Uses(k config.Enforcer) bool { return e.Memory == k || e.Compute == k }
 
 // Choice returns the enforcers of new containers, or the reason why they are rejected.
 func (l *Limiter) Choice() (Choice, error) {
@@ -125,7 +119,9 @@ func (l *Limiter) Edits(ctx context.Context, limit *Limit) (*cdi.ContainerEdits,
 
 // collect joins the edits of a container's enforcers.
 func (l *Limiter) collect(ctx context.Context, limit *Limit) (*cdi.ContainerEdits, error) {
-	by := limit.By
+	l.mu.Lock()
+	by, s := limit.By, l.settings
+	l.mu.Unlock()
 	edits := &cdi.ContainerEdits{}
 	for _, kind := range slices.Compact([]config.Enforcer{by.Memory, by.Compute}) {
 		if kind == config.EnforceNone || kind == config.EnforceEvict {
@@ -135,7 +131,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*cdi.ContainerEdit
 		if !ok {
 			return nil, fmt.Errorf("unknown enforcer %q", kind)
 		}
-		more, err := e.edits(ctx, limit)
+		more, err := e.edits(ctx, limit, &s)
 		if err != nil {
 			return nil, err
 		}
@@ -144,7 +140,7 @@ func (l *Limiter) collect(ctx context.Context, limit *Limit) (*cdi.ContainerEdit
 		edits.Mounts = append(edits.Mounts, more.Mounts...)
 		edits.Hooks = append(edits.Hooks, more.Hooks...)
 	}
-	if hook := l.options.MountsHook; hook != "" && len(edits.Mounts) > 0 {
+	if hook := l.options.Host.OwnHook; hook != "" && len(edits.Mounts) > 0 {
 		// The mounts are checked when all of the container's are made: a deeper one of the pod comes after
 		// these, and may be in one of them, or end in the same place through a link in a volume or an image.
 		// In place of a path memory has tmpfs. The variables are checked as the container gets them: a

@@ -15,6 +15,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -91,7 +92,7 @@ func newMPS(dir, shm string, log *slog.Logger) *mps {
 	return m
 }
 
-func (m *mps) edits(ctx context.Context, l *Limit) (*cdi.ContainerEdits, error) {
+func (m *mps) edits(ctx context.Context, l *Limit, _ *settings) (*cdi.ContainerEdits, error) {
 	if len(l.GPUs) != 1 {
 		// One daemon per GPU, so that a fault or a limit stays on its GPU;
 		// and CUDA connects to one daemon.
@@ -145,18 +146,17 @@ func (m *mps) admit(l *Limit) error {
 				c.Index, other.uid, key, own.uid)
 		}
 	}
-	m.add(l)
+	m.add(l, own)
 	return nil
 }
 
 // add adds a container to the clients of its GPU. m.mu is held.
-func (m *mps) add(l *Limit) { m.put(l.GPUs[0].Share.UUID, l.key(), clientOf(l)) }
-
-func (m *mps) put(uuid, key string, c client) {
+func (m *mps) add(l *Limit, c client) {
+	uuid := l.GPUs[0].Share.UUID
 	if m.gpus[uuid] == nil {
 		m.gpus[uuid] = clients{}
 	}
-	m.gpus[uuid][key] = c
+	m.gpus[uuid][l.key()] = c
 }
 
 func clientOf(l *Limit) client {
@@ -300,10 +300,10 @@ func (m *mps) keep(live func() []Limit) error {
 		}
 		admitted, starts := before[l.GPUs[0].Share.UUID][l.key()]
 		switch {
-		case l.By.uses(config.EnforceMPS):
-			m.add(&l)
+		case l.By.Uses(config.EnforceMPS):
+			m.add(&l, clientOf(&l))
 		case l.By == (Enforced{}) && starts:
-			m.put(l.GPUs[0].Share.UUID, l.key(), admitted)
+			m.add(&l, admitted)
 		}
 	}
 	if m.synced = true; len(m.gpus) == 0 && len(m.wanted.GPUs) == 0 {
@@ -317,7 +317,7 @@ var errNoKeeper = errors.New("heddle-mps does not run, and its daemons ended wit
 
 // statusLocked reads the Keeper's status. m.mu is held.
 func (m *mps) statusLocked() (daemonStatus, error) {
-	if !keeperAlive(m.dir) {
+	if !hostfile.Locked(filepath.Join(m.dir, aliveDir)) {
 		return daemonStatus{}, errNoKeeper
 	}
 	m.lastAlive = time.Now()

@@ -157,23 +157,18 @@ func (d *daemon) runOnce(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.done:
-			return fmt.Errorf("the control daemon ended: %w", c.fault())
+			return fmt.Errorf("the control daemon ended: %w", c.err)
 		case <-d.changed:
 			d.apply(ctx)
 		case <-ticker.C:
-			if missed, err = d.check(ctx, missed); missed >= maxMisses {
+			if _, err := d.program.percent(ctx); err == nil {
+				missed = 0
+				d.apply(ctx) // Limits that are not set yet.
+			} else if missed++; missed >= maxMisses {
 				return fmt.Errorf("the control daemon hangs: %w", err)
 			}
 		}
 	}
-}
-
-// fault is the exit error of a daemon that has ended.
-func (c *child) fault() error {
-	if c.err == nil {
-		return errors.New("exit status 0")
-	}
-	return c.err
 }
 
 // prepare finds the program, makes the directories and ends a leftover daemon.
@@ -205,7 +200,7 @@ func (d *daemon) await(ctx context.Context, c *child) error {
 		}
 		select {
 		case <-c.done:
-			return fmt.Errorf("the control daemon ended as it started: %w", c.fault())
+			return fmt.Errorf("the control daemon ended as it started: %w", c.err)
 		case <-ctx.Done():
 			return fmt.Errorf("the control daemon does not start: %w", err)
 		case <-time.After(d.pace.poll):
@@ -235,15 +230,6 @@ func (d *daemon) apply(ctx context.Context) {
 		d.status.Percent, d.status.MemoryMiB, d.status.Reason = 0, 0, err.Error()
 	}
 	d.updated.Notify()
-}
-
-// check verifies that the daemon answers, and sets limits that are not set yet.
-func (d *daemon) check(ctx context.Context, missed int) (int, error) {
-	if _, err := d.program.percent(ctx); err != nil {
-		return missed + 1, err
-	}
-	d.apply(ctx)
-	return 0, nil
 }
 
 // end ends a daemon: by its own command, which releases the GPU in order, and then

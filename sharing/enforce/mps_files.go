@@ -136,9 +136,6 @@ func (w *wantedDaemons) check() error {
 	return nil
 }
 
-// keeperAlive reports whether a Keeper runs and has written its status.
-func keeperAlive(dir string) bool { return hostfile.Locked(filepath.Join(dir, aliveDir)) }
-
 func writeShared(dir, name string, from any) error {
 	text, err := json.Marshal(from)
 	if err != nil {

@@ -3,6 +3,7 @@ package enforce
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,7 +60,7 @@ func (p *program) percent(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	percent, err := strconv.ParseFloat(lastLine(text), 64)
+	percent, err := strconv.ParseFloat(strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:]), 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s: unexpected answer %q", getPercent, wellknown.ClipTo(text, 200))
 	}
@@ -88,10 +89,6 @@ func (p *program) limit(ctx context.Context, l daemonLimits) error {
 		return fmt.Errorf("the default thread percentage is %g, not the %d that was set", percent, l.Percent)
 	}
 	return err
-}
-
-func lastLine(text string) string {
-	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
 }
 
 // This is the only file that starts programs: the control daemon of MPS is one,
@@ -144,7 +141,9 @@ func (p *program) start(ctx context.Context) (*child, error) {
 		}
 		started <- err
 		if err == nil {
-			child.err = c.Wait()
+			if child.err = c.Wait(); child.err == nil {
+				child.err = errors.New("exit status 0")
+			}
 			child.signal(syscall.SIGKILL) // Its servers.
 			close(child.done)
 		}

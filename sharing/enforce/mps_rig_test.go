@@ -268,7 +268,7 @@ func running(d *Daemon) bool { return d.State == Running }
 
 const fakeName = "nvidia-cuda-mps-control"
 
-// fakes is where the stand-in for nvidia-cuda-mps-control is (testdata/control).
+// fakes is where the stand-in for nvidia-cuda-mps-control is (test/mpscontrol).
 // It is a program of its own, and not this one once more, since each command is
 // a process, and one with the race detector takes a second to begin.
 var fakes string
@@ -290,7 +290,7 @@ func fakeControl(t *testing.T) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./testdata/control").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/heddle-dev/heddle/test/mpscontrol").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build of the stand-in: %v\n%s", err, out)
 	}

@@ -69,19 +69,19 @@ const maxFiles = "16m"
 
 // preload puts the administrator's library before the driver's.
 type preload struct {
-	// library is its path on the node, hostRoot where the process sees the node's
-	// files, dir the state directory, with the same path on the node.
-	library, hostRoot, dir string
+	// hostRoot is where the process sees the node's files, dir the state directory, with the same
+	// path on the node.
+	hostRoot, dir string
 
 	mu sync.Mutex // guards the files and what follows
 	// copied is the version that was made last.
 	copied string
 }
 
-func (p *preload) edits(_ context.Context, l *Limit) (*cdi.ContainerEdits, error) {
+func (p *preload) edits(_ context.Context, l *Limit, s *settings) (*cdi.ContainerEdits, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	version, err := p.version()
+	version, err := p.version(s.library)
 	if err != nil {
 		return nil, fmt.Errorf("preload: %w", err)
 	}
@@ -189,19 +189,12 @@ func (p *preload) listFile() string { return filepath.Join(p.dir, "ld.so.preload
 // version returns the copy of the library as it is now. A process that has an old
 // copy mapped keeps that: writing into a mapped file kills its readers, so no
 // copy is ever written again. p.mu is held.
-func (p *preload) version() (string, error) {
-	path, err := hostfile.Path(p.hostRoot, p.library)
+func (p *preload) version(library string) (string, error) {
+	path, err := hostfile.Path(p.hostRoot, library)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("library: %w", err)
-	}
-	if info.Size() > maxLibrary {
-		return "", fmt.Errorf("library %s: invalid size of %d bytes", p.library, info.Size())
-	}
-	content, err := os.ReadFile(path)
+	content, err := hostfile.ReadAtMost(path, maxLibrary)
 	if err != nil {
 		return "", fmt.Errorf("library: %w", err)
 	}
@@ -228,7 +221,7 @@ func (p *preload) keep(live func() []Limit) error {
 	defer p.mu.Unlock()
 	keep := make(map[string]bool)
 	for _, l := range live() {
-		if l.By == (Enforced{}) || l.By.uses(config.EnforcePreload) {
+		if l.By == (Enforced{}) || l.By.Uses(config.EnforcePreload) {
 			keep[l.key()] = true
 		}
 	}

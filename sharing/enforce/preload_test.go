@@ -22,7 +22,7 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 	t.Helper()
 	root, state = t.TempDir(), t.TempDir()
 	write(t, filepath.Join(root, "opt/libvgpu.so"), "version 1")
-	l = New(Options{StateDir: state, HostRoot: root, Log: slog.New(slog.DiscardHandler)})
+	l = New(Options{StateDir: state, Host: Host{Root: root}, Log: slog.New(slog.DiscardHandler)})
 	c := config.Enforce{Memory: config.EnforcePreload, Compute: config.EnforcePreload, PreloadLibrary: "/opt/libvgpu.so"}
 	if err := l.Configure(&c, &Facts{}); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func shop(t *testing.T) (l *Limiter, root, state string) {
 // TestMountsAndVariablesAreChecked: those of the node's files, and memory; and every variable.
 func TestMountsAndVariablesAreChecked(t *testing.T) {
 	l, _, state := shop(t)
-	l.options.MountsHook = "/var/lib/heddle/heddle-cdi-hook"
+	l.options.Host.OwnHook = "/var/lib/heddle/heddle-cdi-hook"
 	edits, _, err := l.Edits(t.Context(), share("pod-a", gpuA, 60, 4096))
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestMountsAndVariablesAreChecked(t *testing.T) {
 		t.Fatalf("hooks %+v", edits.Hooks)
 	}
 	for _, h := range edits.Hooks {
-		if h.HookName != "createRuntime" || h.Path != l.options.MountsHook {
+		if h.HookName != "createRuntime" || h.Path != l.options.Host.OwnHook {
 			t.Errorf("hook %+v", h)
 		}
 	}
@@ -204,14 +204,16 @@ func TestDocumentedVariables(t *testing.T) {
 	limit.By = Enforced{config.EnforcePreload, config.EnforcePreload}
 	var documented, set []string
 	for line := range strings.SplitSeq(table, "\n") {
-		cells := strings.Split(line, "`")
-		if len(cells) < 3 {
-			continue
-		}
-		if name, each := strings.CutSuffix(cells[1], "_<i>"); each {
-			documented = append(documented, name+"_0", name+"_1")
-		} else {
-			documented = append(documented, cells[1])
+		line, _, _ = strings.Cut(strings.TrimPrefix(line, "|"), "|")
+		for i, word := range strings.Split(line, "`") {
+			name, each := strings.CutSuffix(word, "_<i>")
+			switch {
+			case i%2 == 0: // Between the names.
+			case each:
+				documented = append(documented, name+"_0", name+"_1")
+			default:
+				documented = append(documented, name)
+			}
 		}
 	}
 	for _, e := range preloadEnv(limit) {
@@ -297,6 +299,17 @@ func TestPreloadRejects(t *testing.T) {
 	}
 	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil {
 		t.Error("a container starts without the library")
+	}
+	library, err := os.Create(filepath.Join(root, "opt/libvgpu.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer library.Close()
+	if err := library.Truncate(maxLibrary + 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.Edits(t.Context(), share("p", gpuA, 60, 4096)); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a huge library: %v", err)
 	}
 	for name, limit := range map[string]*Limit{
 		"pod out of its directory": share("../p", gpuA, 60, 4096),

@@ -52,12 +52,10 @@ func ParseNodeGPUs(text string) (NodeGPUs, error) {
 	return n, nil
 }
 
-// String returns the annotation's text.
+// String returns the annotation's text. Of a node without GPUs the list must not be nil.
 func (n NodeGPUs) String() string {
-	if n == nil {
-		return "[]"
-	}
-	return encode(n)
+	text, _ := json.Marshal(n) // It has strings and numbers.
+	return string(text)
 }
 
 // Share is a share in the pod annotation metax-tech.com/gpu-devices-allocated.
@@ -109,14 +107,6 @@ func (p PodShares) Of(i int) []allocation.Share {
 	return shares
 }
 
-// String returns the annotation's text.
-func (p PodShares) String() string {
-	if p == nil {
-		return "[]"
-	}
-	return encode(p)
-}
-
 // decode reads one JSON value, which may have fields that only a later HAMi knows.
 func decode(text string, into any) error {
 	switch {
@@ -126,12 +116,4 @@ func decode(text string, into any) error {
 		return errors.New("empty")
 	}
 	return allocation.Clipped(json.Unmarshal([]byte(text), into))
-}
-
-func encode(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "" // Never: these types hold nothing but strings and numbers.
-	}
-	return string(b)
 }

@@ -19,14 +19,6 @@ import (
 // The allocation annotation of any other pod is ignored.
 const SchedulerName = "hami-scheduler"
 
-// Rules are the node's data by which HAMi's choice is checked.
-type Rules struct {
-	// Node is the name of this Node.
-	Node string
-	// MemoryMiB is the memory of each GPU of this node, by UUID.
-	MemoryMiB map[string]int64
-}
-
 // ErrAbsent means that HAMi chose nothing for a container. It does not reject
 // HAMi's choice; the node's configuration decides what chooses instead.
 var ErrAbsent = errors.New("HAMi chose no GPU")
@@ -34,28 +26,29 @@ var ErrAbsent = errors.New("HAMi chose no GPU")
 // Choice returns the UUIDs of the GPUs that HAMi chose for a container of a pod, and the
 // request as HAMi counts it, see counted. The error is [ErrAbsent], or the reason
 // why HAMi's annotation is not followed, for the pod's owner. HAMi chooses the GPUs;
-// the container's limits set the amounts.
+// the container's limits set the amounts. node is the name of this Node, memoryMiB the memory of each of its
+// GPUs, by UUID.
 func Choice(
-	pod *corev1.Pod, container string, want *quota.Request, rules Rules,
+	pod *corev1.Pod, container string, want *quota.Request, node string, memoryMiB map[string]int64,
 ) (uuids []string, counts quota.Request, err error) {
-	listed, initial, err := listedFor(pod, container, want, rules)
+	listed, initial, err := listedFor(pod, container, want, node)
 	if err != nil {
 		return nil, *want, err
 	}
 	uuids = make([]string, 0, len(listed))
 	for _, s := range listed {
-		if err := checkShare(s, initial, want, rules.MemoryMiB); err != nil {
+		if err := checkShare(s, initial, want, memoryMiB); err != nil {
 			return nil, *want, err
 		}
 		uuids = append(uuids, s.UUID)
 	}
-	return uuids, counted(listed, want, rules.MemoryMiB), nil
+	return uuids, counted(listed, want, memoryMiB), nil
 }
 
 // listedFor returns the shares that HAMi chose for a container, as many as it requests;
 // initial reports that it is an init container.
 func listedFor(
-	pod *corev1.Pod, container string, want *quota.Request, rules Rules,
+	pod *corev1.Pod, container string, want *quota.Request, node string,
 ) (listed []Share, initial bool, err error) {
 	text, written := pod.Annotations[wellknown.HAMiAllocation]
 	if !written {
@@ -65,7 +58,7 @@ func listedFor(
 		return nil, false, fmt.Errorf("%s is not believed: the pod's scheduler is %q, and HAMi is %q",
 			wellknown.HAMiAllocation, pod.Spec.SchedulerName, SchedulerName)
 	}
-	if err := checkBinding(pod, rules.Node); err != nil {
+	if err := checkBinding(pod, node); err != nil {
 		return nil, false, err
 	}
 	all, err := ParsePodShares(text)

@@ -28,10 +28,8 @@ const (
 	absent = "Absent"
 )
 
-func rules() hami.Rules {
-	return hami.Rules{
-		Node: "node1", MemoryMiB: map[string]int64{gpuA: total, gpuB: total},
-	}
+func gpuMemory() map[string]int64 {
+	return map[string]int64{gpuA: total, gpuB: total}
 }
 
 // recordedChoices are the GPUs of each container that asks for some, by their index, and
@@ -67,9 +65,9 @@ func TestRecordedChoices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rules, index := hami.Rules{Node: hamirecord.Node, MemoryMiB: map[string]int64{}}, map[string]string{}
+		memory, index := map[string]int64{}, map[string]string{}
 		for i, g := range gpus {
-			rules.MemoryMiB[g.UUID], index[g.UUID] = int64(g.TotalVRam), strconv.Itoa(i)
+			memory[g.UUID], index[g.UUID] = int64(g.TotalVRam), strconv.Itoa(i)
 		}
 		got := map[string]string{}
 		for _, p := range recording.Pods {
@@ -82,7 +80,7 @@ func TestRecordedChoices(t *testing.T) {
 				var uuids []string
 				var counts quota.Request
 				if err == nil {
-					uuids, counts, err = hami.Choice(pod, one.Name, &want, rules)
+					uuids, counts, err = hami.Choice(pod, one.Name, &want, hamirecord.Node, memory)
 				}
 				for i := range uuids {
 					uuids[i] = index[uuids[i]]
@@ -125,7 +123,7 @@ func TestCopiesForInitContainers(t *testing.T) {
 			pod := bound()
 			pod.Annotations[wellknown.HAMiAllocation] = strings.NewReplacer(`"A"`, `"`+gpuA+`"`, `"B"`, `"`+gpuB+`"`).Replace(tt.list)
 			pod.Spec.InitContainers, pod.Spec.Containers = []corev1.Container{{Name: "prepare"}}, pod.Spec.Containers[:tt.apps]
-			uuids, _, err := hami.Choice(pod, "prepare", &quota.Request{GPUs: tt.initGPUs, VCore: 10, MemoryMiB: 1024}, rules())
+			uuids, _, err := hami.Choice(pod, "prepare", &quota.Request{GPUs: tt.initGPUs, VCore: 10, MemoryMiB: 1024}, "node1", gpuMemory())
 			got := strings.Join(uuids, ",")
 			switch {
 			case errors.Is(err, hami.ErrAbsent):
@@ -236,7 +234,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 			if tt.container == "" {
 				tt.container = "main"
 			}
-			got, _, err := hami.Choice(pod, tt.container, &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, rules())
+			got, _, err := hami.Choice(pod, tt.container, &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, "node1", gpuMemory())
 			if tt.want == ok {
 				if err != nil || len(got) != 1 {
 					t.Errorf("got %+v, %v", got, err)
@@ -254,7 +252,7 @@ func TestWhatHAMiWroteIsJudged(t *testing.T) {
 func TestAllMemoryIsNoMoreThanTheGPU(t *testing.T) {
 	pod := bound()
 	pod.Annotations[wellknown.HAMiAllocation] = `[[{"uuid":"` + gpuA + `","compute":100,"vRam":143772}],[]]`
-	_, _, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 100}, rules())
+	_, _, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 100}, "node1", gpuMemory())
 	if err == nil || !strings.Contains(err.Error(), "which has 143771") {
 		t.Errorf("got %v", err)
 	}
@@ -269,7 +267,7 @@ func TestLongAnnotations(t *testing.T) {
 	} {
 		pod := bound()
 		pod.Annotations[key] = strings.Repeat("x", 200<<10)
-		_, _, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, rules())
+		_, _, err := hami.Choice(pod, "main", &quota.Request{GPUs: 1, VCore: 60, MemoryMiB: 4096}, "node1", gpuMemory())
 		if err == nil || len(err.Error()) > 300 {
 			t.Errorf("%s: an error of %d bytes", key, len(fmt.Sprint(err)))
 		}
@@ -294,7 +292,7 @@ func FuzzChoice(f *testing.F) {
 		pod.Spec.InitContainers = []corev1.Container{{Name: "prepare"}}
 		want := &quota.Request{GPUs: gpus, VCore: vcore, MemoryMiB: memory}
 		for _, name := range []string{"prepare", "main", "side"} {
-			got, _, err := hami.Choice(pod, name, want, rules())
+			got, _, err := hami.Choice(pod, name, want, "node1", gpuMemory())
 			if err == nil && len(got) != gpus || err != nil && got != nil {
 				t.Fatalf("%s: %d shares for %d GPUs, %v", name, len(got), gpus, err)
 			}

@@ -1,6 +1,7 @@
 package hami_test
 
 import (
+	"encoding/json"
 	"math"
 	"regexp"
 	"strings"
@@ -40,7 +41,7 @@ func TestNodeGPUs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := hami.NodeGPUs(nil).String(); got != "[]" {
+	if got := hami.Annotation(nil, true); got != "[]" {
 		t.Errorf("no GPUs are %s, want []", got)
 	}
 }
@@ -49,9 +50,6 @@ func TestPodShares(t *testing.T) {
 	got, err := hami.ParsePodShares(podText)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if text := got.String(); text != podText {
-		t.Errorf("text is %s\nwant %s", text, podText)
 	}
 	for i, want := range [][]allocation.Share{
 		{{UUID: "GPU-aaaa-0000-0001", VCore: 10, MemoryMiB: 1024}},
@@ -83,8 +81,9 @@ func TestRecordedFormat(t *testing.T) {
 			if !chosen {
 				continue
 			}
-			if shares, err := hami.ParsePodShares(text); err != nil || shares.String() != text {
-				t.Errorf("HAMi %s, pod %s: %v is written as %s\nwant %s", version, p.Name, err, shares, text)
+			shares, err := hami.ParsePodShares(text)
+			if again, _ := json.Marshal(shares); err != nil || string(again) != text {
+				t.Errorf("HAMi %s, pod %s: %v is written as %s\nwant %s", version, p.Name, err, again, text)
 			}
 		}
 	}
@@ -134,7 +133,7 @@ func FuzzFormat(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		annotationtest.Again(t, text, hami.ParseNodeGPUs)
-		annotationtest.Again(t, text, hami.ParsePodShares)
+		_, _ = hami.ParsePodShares(text) // It does not panic.
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,8 +99,7 @@ type Plugin struct {
 	// What follows is Run's alone.
 	lock lockView
 
-	mu    sync.Mutex // guards state
-	state *State
+	state atomic.Pointer[State]
 }
 
 // New returns a Plugin. It does nothing before Run.
@@ -111,21 +110,18 @@ func New(o Options) *Plugin {
 // Set takes what the node offers now. It never waits. Before the first State the
 // plugin writes nothing.
 func (b *Plugin) Set(s State) {
-	b.mu.Lock()
-	b.state = &s
-	b.mu.Unlock()
+	b.state.Store(&s)
 	b.changed.Notify()
 }
 
 // now returns the Node and what it offers; node is nil while one of them is not known.
 func (b *Plugin) now() (node *corev1.Node, state State) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.state == nil {
+	offered := b.state.Load()
+	if offered == nil {
 		return nil, State{}
 	}
 	node, _ = b.Watched.Node()
-	return node, *b.state
+	return node, *offered
 }
 
 // Run follows the Node and its pods until ctx ends, and then publishes every GPU

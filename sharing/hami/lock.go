@@ -10,15 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-const (
-	maxLock = 512
-	// maxName is the API's limit of a pod's name and namespace, in bytes.
-	maxName = 253
-)
+const maxLock = 512
 
 // Lock is HAMi's lock of a node. HAMi holds at most one pod at a time between
 // "to be bound" and "has its devices" and leaves the release to the node's
@@ -41,23 +38,12 @@ func ParseLock(value string) (Lock, error) {
 	if err != nil {
 		return Lock{}, fmt.Errorf("node lock %q: %w", value, err)
 	}
+	// They may stand in a path of the API: a lock must not choose which other object is read.
+	isName := func(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
 	if len(parts) != 3 || !isName(parts[1]) || !isName(parts[2]) {
 		return Lock{}, fmt.Errorf("node lock %q: want time, namespace and pod", value)
 	}
 	return Lock{Since: since, Namespace: parts[1], Pod: parts[2]}, nil
-}
-
-// isName reports whether a word may stand in a path of the API: a lock must not
-// choose which other object is read.
-func isName(s string) bool {
-	return s != "" && len(s) <= maxName && s[0] != '.' && !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'
-	})
-}
-
-// String returns the lock in HAMi's format.
-func (l Lock) String() string {
-	return strings.Join([]string{l.Since.Format(time.RFC3339), l.Namespace, l.Pod}, ",")
 }
 
 // Over returns the reason why the lock can be released, "" while it cannot. pod

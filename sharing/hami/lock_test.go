@@ -108,9 +108,5 @@ func FuzzParseLock(f *testing.F) {
 		if strings.ContainsAny(lock.Pod+lock.Namespace, "/?%#") || lock.Pod == "" || lock.Namespace == "" {
 			t.Fatalf("%q: %+v", value, lock)
 		}
-		again, err := hami.ParseLock(lock.String())
-		if err != nil || !again.Since.Equal(lock.Since.Truncate(time.Second)) || again.Pod != lock.Pod || again.Namespace != lock.Namespace {
-			t.Fatalf("%q: %+v, then %+v, %v", value, lock, again, err)
-		}
 	})
 }

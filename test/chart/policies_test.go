@@ -25,8 +25,34 @@ type (
 	podWrite  = write[corev1.Pod]
 )
 
+// label writes a label as the daemons do, by server-side apply under the daemon's name.
 func label(key, value string) func(*nodeWrite) {
-	return func(w *nodeWrite) { w.new.Labels[key] = value }
+	return func(w *nodeWrite) {
+		_, manager, _ := strings.Cut(w.user()["username"].(string), ":heddle-system:")
+		labelBy(manager, metav1.ManagedFieldsOperationApply, key, value)(w)
+	}
+}
+
+// labelBy writes a label with the record that the API server makes of it.
+func labelBy(manager string, op metav1.ManagedFieldsOperationType, key, value string) func(*nodeWrite) {
+	return func(w *nodeWrite) {
+		w.new.Labels[key] = value
+		w.new.ManagedFields = append(w.new.ManagedFields, managed(manager, op, key))
+	}
+}
+
+// outlasting are writes of a label that the daemon would not remove.
+func outlasting(daemon, key string) []try[corev1.Node] {
+	return []try[corev1.Node]{
+		{"a label by another patch", labelBy(daemon, metav1.ManagedFieldsOperationUpdate, key, "x")},
+		{"a label under another name", labelBy("kubelet", metav1.ManagedFieldsOperationApply, key, "x")},
+		{"a label without a record", func(w *nodeWrite) { w.new.Labels[key], w.new.ManagedFields = "x", nil }},
+		{"owners merged by the API server", func(w *nodeWrite) { w.new.ManagedFields[0].Manager = "ancient-changes" }},
+		{"another owner of a label", func(w *nodeWrite) {
+			label(key, "x")(w)
+			w.new.ManagedFields[0] = managed("kubelet", metav1.ManagedFieldsOperationUpdate, "kubernetes.io/hostname", "rack", key)
+		}},
+	}
 }
 
 func annotation(key, value string) func(*nodeWrite) {
@@ -73,7 +99,7 @@ func toNode() []try[corev1.Node] {
 		{"a label of Kubernetes", label("kubernetes.io/hostname", "n2")},
 		{"a label by the status", func(w *nodeWrite) {
 			w.request["subResource"] = "status"
-			w.new.Labels["nvidia.com/gpu.product"] = "x"
+			label("nvidia.com/gpu.product", "x")(w)
 		}},
 		{"a GPU that an operator took out", annotation(wellknown.CordonedGPUs, "GPU-a")},
 		{"a release of the driver", annotation(wellknown.GPURelease, `{"until":"2026-11-22T23:30:00Z"}`)},
@@ -132,7 +158,8 @@ func TestDiscoveryPolicy(t *testing.T) {
 	const retired = "old.example.com/gpu.product"
 	p := loadPolicy(t, "--set", "config.cluster.labels[0].key=ring", "--set", "config.cluster.labels[0].value=node.name",
 		"--set", "admissionPolicy.extraLabelKeys={example.com/*.size}")
-	checkPolicy(t, p, wellknown.FieldManager, nodeBy(wellknown.FieldManager), append(toNode(), []try[corev1.Node]{
+	tries := append(toNode(), outlasting(wellknown.FieldManager, "nvidia.com/gpu.product")...)
+	checkPolicy(t, p, wellknown.FieldManager, nodeBy(wellknown.FieldManager), append(tries, []try[corev1.Node]{
 		{"a label of heddle's by pattern", label("nvidia.com/gpu.NVIDIA-L40S.count", "3")},
 		{"a MIG label", label("nvidia.com/mig-1g.10gb.count", "7")},
 		{"the label of a rule", label("ring", "ff")},
@@ -183,7 +210,8 @@ func TestTopoMasterPolicy(t *testing.T) {
 	for name, args := range map[string][]string{
 		topoMaster: nil, topoMaster + "-topograph": {"--set", "topoDiscovery.master.exports={labels,topograph}"},
 	} {
-		checkPolicy(t, policyOf(t, renderTopo(t, args...), topoMaster), name, nodeBy(topoMaster), append(toNode(), []try[corev1.Node]{
+		tries := append(toNode(), outlasting(topoMaster, "heddle.dev/topology.spine")...)
+		checkPolicy(t, policyOf(t, renderTopo(t, args...), topoMaster), name, nodeBy(topoMaster), append(tries, []try[corev1.Node]{
 			{"a group", label("heddle.dev/topology.leaf", "leaf-b")},
 			{"a group removed", func(w *nodeWrite) { delete(w.new.Labels, "heddle.dev/topology.leaf") }},
 			{"a shape", label("heddle.dev/topology-shape", "spine.leaf")},
@@ -202,13 +230,22 @@ func TestTopoMasterPolicy(t *testing.T) {
 func TestTopoWorkerPolicy(t *testing.T) {
 	type topologyWrite = write[v1alpha1.NodeTopology]
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u"}
+	at := metav1.Now().Rfc3339Copy()
 	base := func() *topologyWrite {
 		n := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{owner}}}
 		return &topologyWrite{old: n.DeepCopy(), new: n, request: updating("n1", topoWorker, "n1")}
 	}
 	checkPolicy(t, policyOf(t, renderTopo(t), topoWorker), topoWorker, base, append(byToken[v1alpha1.NodeTopology](), []try[v1alpha1.NodeTopology]{
 		{"its own", func(*topologyWrite) {}},
-		{"its heartbeat", func(w *topologyWrite) { w.request["subResource"] = "status" }},
+		{"its heartbeat", func(w *topologyWrite) {
+			w.request["subResource"], w.new.Status.HeartbeatTime = "status", &at
+		}},
+		{"what is known of its cables", func(w *topologyWrite) {
+			w.request["subResource"], w.new.Status.Rails, w.new.Status.FindingCount = "status", "8/8", new(int32(0))
+		}},
+		{"findings removed", func(w *topologyWrite) {
+			w.request["subResource"], w.old.Status.Findings = "status", []v1alpha1.Finding{{Kind: "dead", Message: "x"}}
+		}},
 		{"another node's", func(w *topologyWrite) { w.new.Name, w.new.OwnerReferences[0].Name = "n2", "n2" }},
 		{"owned by another Node", func(w *topologyWrite) { w.new.OwnerReferences[0].Name = "n2" }},
 		{"owned by two", func(w *topologyWrite) { w.new.OwnerReferences = append(w.new.OwnerReferences, owner) }},
@@ -217,7 +254,6 @@ func TestTopoWorkerPolicy(t *testing.T) {
 	}...))
 
 	// The master names the worker that discovers a leaf, and cannot forge heartbeats.
-	at := metav1.Now().Rfc3339Copy()
 	base = func() *topologyWrite {
 		n := &v1alpha1.NodeTopology{Status: v1alpha1.NodeTopologyStatus{HeartbeatTime: &at}}
 		w := &topologyWrite{old: n, new: n.DeepCopy(), request: updating("n1", topoMaster, "n7")}
@@ -236,166 +272,6 @@ func TestTopoWorkerPolicy(t *testing.T) {
 		{"a forged heartbeat", func(w *topologyWrite) { w.new.Status.HeartbeatTime = &metav1.Time{Time: at.AddDate(1, 0, 0)} }},
 		{"the report", func(w *topologyWrite) { delete(w.request, "subResource") }},
 	})
-}
-
-func TestEventsPolicy(t *testing.T) {
-	type eventWrite = write[corev1.Event]
-	event := func(kind, name string) *corev1.Event {
-		return &corev1.Event{
-			InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Reason: "SGPURejected",
-			Source: corev1.EventSource{Component: devicePlugin, Host: "n1"},
-		}
-	}
-	base := func() *eventWrite {
-		return &eventWrite{new: event("Pod", "p"), request: updating("e", devicePlugin, "n1")}
-	}
-	const events = devicePlugin + "-events"
-	checkPolicy(t, policyOf(t, renderDevice(t), events), events, base, append(byToken[corev1.Event](), []try[corev1.Event]{
-		{"about a pod", func(*eventWrite) {}},
-		{"about its Node", func(w *eventWrite) { w.new = event("Node", "n1") }},
-		{"again", func(w *eventWrite) { w.old = event("Pod", "p") }},
-		{"about another Node", func(w *eventWrite) { w.new = event("Node", "n2") }},
-		{"about a Deployment", func(w *eventWrite) { w.new = event("Deployment", "d") }},
-		{"as another node", func(w *eventWrite) { w.new.Source.Host = "n2" }},
-		{"as the kubelet", func(w *eventWrite) { w.new.Source.Component = "kubelet" }},
-		{"as no account", func(w *eventWrite) { w.new.Source = corev1.EventSource{} }},
-		{"an Event of the kubelet changed", func(w *eventWrite) {
-			w.old = event("Pod", "p")
-			w.old.Source.Component = "kubelet"
-		}},
-	}...))
-}
-
-func TestPodsPolicy(t *testing.T) {
-	base := func() *podWrite {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ml", Name: "train", UID: "u", ResourceVersion: "7", Labels: map[string]string{"app": "train"},
-				Annotations: map[string]string{
-					wellknown.HAMiBindPhase: "allocating", wellknown.HAMiAllocation: "[[]]", wellknown.SGPUBound: "{}", wellknown.SGPUAllocation: "{}",
-				},
-			},
-			Spec:   corev1.PodSpec{NodeName: "n1", SchedulerName: "hami-scheduler", Containers: []corev1.Container{{Name: "main", Image: "a"}}},
-			Status: corev1.PodStatus{Phase: corev1.PodPending},
-		}
-		return &podWrite{old: pod, new: pod.DeepCopy(), request: updating("train", devicePlugin, "n1")}
-	}
-	annotate := func(key, value string) func(*podWrite) {
-		return func(w *podWrite) { w.new.Annotations[key] = value }
-	}
-	const pods = devicePlugin + "-pods"
-	checkPolicy(t, policyOf(t, renderDevice(t, "--set", hamiOn), pods), pods, base, append(byToken[corev1.Pod](), []try[corev1.Pod]{
-		{"nothing", func(*podWrite) {}},
-		{"HAMi's phase", annotate(wellknown.HAMiBindPhase, "success")},
-		{"HAMi's phase for the first time", func(w *podWrite) {
-			w.old.Annotations, w.new.Annotations = nil, map[string]string{wellknown.HAMiBindPhase: "failed"}
-		}},
-		{"shares", annotate(wellknown.SGPUBound, `{"version":1}`)},
-		{"shares that have ended", func(w *podWrite) { delete(w.new.Annotations, wellknown.SGPUBound) }},
-		{"what a scheduler chose", annotate(wellknown.SGPUAllocation, `{"version":1}`)},
-		{"what the API server writes", func(w *podWrite) { w.new.ResourceVersion, w.new.Generation = "8", 2 }},
-		{"another annotation", annotate(wellknown.HAMiAllocation, "[]")},
-		{"another annotation removed", func(w *podWrite) { delete(w.new.Annotations, wellknown.HAMiAllocation) }},
-		{"other fields", func(w *podWrite) { w.new.Labels["app"], w.new.Finalizers = "x", []string{"a/b"} }},
-		{"an image", func(w *podWrite) { w.new.Spec.Containers[0].Image = "evil" }},
-		{"the phase of its life", func(w *podWrite) { w.new.Status.Phase = corev1.PodFailed }},
-		{"a pod of another node", func(w *podWrite) { w.old.Spec.NodeName, w.new.Spec.NodeName = "n2", "n2" }},
-		{"a pod of no node", func(w *podWrite) { w.old.Spec.NodeName, w.new.Spec.NodeName = "", "" }},
-		{"the status", func(w *podWrite) { w.request["subResource"] = "status" }},
-		{"a new pod", func(w *podWrite) { w.request["operation"], w.old = "CREATE", nil }},
-		{"a pod deleted", func(w *podWrite) { w.request["operation"], w.new = "DELETE", nil }},
-	}...))
-}
-
-func TestEvictionsPolicy(t *testing.T) {
-	const evictions = devicePlugin + "-evictions"
-	base := func() *podWrite {
-		w := &podWrite{new: &corev1.Pod{}, request: updating("train", devicePlugin, "n1")}
-		w.request["operation"], w.request["subResource"], w.request["namespace"] = "CREATE", "eviction", "ml"
-		return w
-	}
-	of := func(namespace string) func(*podWrite) {
-		return func(w *podWrite) { w.request["namespace"] = namespace }
-	}
-	checkPolicy(t, policyOf(t, renderDevice(t, "--set", "config.cluster.mode=sgpu"), evictions), evictions, base, append(byToken[corev1.Pod](), []try[corev1.Pod]{
-		{"a user's pod", of("ml")},
-		{"a pod of the control plane", of("kube-system")},
-		{"a pod of heddle", of("heddle-system")},
-	}...))
-}
-
-func TestIncompleteSharesPolicy(t *testing.T) {
-	base := func() *podWrite {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "p"}}
-		return &podWrite{new: pod, request: updating("p", devicePlugin, "n1")}
-	}
-	limits := func(names ...string) corev1.Container {
-		c := corev1.Container{Name: "c"}
-		for _, name := range names {
-			if c.Resources.Limits == nil {
-				c.Resources.Limits = corev1.ResourceList{}
-			}
-			c.Resources.Limits[corev1.ResourceName(name)] = resource.MustParse("1")
-		}
-		return c
-	}
-	p := policyOf(t, renderDevice(t, "--set", "admissionPolicy.incompleteShares=Deny"), "heddle-incomplete-shares")
-	var tries []try[corev1.Pod]
-	for name, containers := range map[string][2][]corev1.Container{
-		"no GPU":                             {{limits()}, nil},
-		"a GPU":                              {{limits("nvidia.com/gpu", "cpu")}, nil},
-		"a share":                            {{limits(), limits("nvidia.com/sgpu", "nvidia.com/vcore", "nvidia.com/vmemory")}, {limits("nvidia.com/sgpu")}},
-		"compute alone":                      {{limits("nvidia.com/vcore", "cpu")}, nil},
-		"memory beside a whole GPU":          {{limits("nvidia.com/gpu", "nvidia.com/vmemory")}, nil},
-		"compute of another container's GPU": {{limits("nvidia.com/sgpu"), limits("nvidia.com/vcore")}, nil},
-		"an init container's compute":        {{limits("nvidia.com/sgpu")}, {limits("nvidia.com/vcore")}},
-	} {
-		tries = append(tries, try[corev1.Pod]{name, func(w *podWrite) {
-			w.new.Spec.Containers, w.new.Spec.InitContainers = containers[0], containers[1]
-		}})
-	}
-	slices.SortFunc(tries, func(a, b try[corev1.Pod]) int { return strings.Compare(a.name, b.name) })
-	checkPolicy(t, p, "heddle-incomplete-shares", base, tries)
-}
-
-func TestSharesPolicy(t *testing.T) {
-	const account = "system:serviceaccount:heddle-system:"
-	base := func() *podWrite {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "p", Annotations: map[string]string{"a": "b"}}}
-		return &podWrite{old: pod, new: pod.DeepCopy(), request: updating("p", devicePlugin, "n1")}
-	}
-	var tries []try[corev1.Pod]
-	for _, key := range []string{"a", wellknown.SGPUAllocation, wellknown.SGPUBound, wellknown.HAMiAllocation} {
-		for _, user := range []string{
-			"alice", account + "heddle-scheduler", account + "heddle-device-plugin", "system:serviceaccount:ml:heddle-device-plugin", "system:serviceaccount:velero:velero", patchesNodes,
-		} {
-			tries = append(tries, try[corev1.Pod]{key + " by " + user, func(w *podWrite) {
-				w.user()["username"], w.new.Annotations[key] = user, "{}"
-			}})
-		}
-		tries = append(tries, try[corev1.Pod]{key + " in a new pod", func(w *podWrite) {
-			w.request["operation"], w.old, w.new.Annotations[key] = "CREATE", nil, ""
-			w.user()["username"] = "alice"
-		}}, try[corev1.Pod]{key + " taken away", func(w *podWrite) {
-			w.user()["username"], w.old.Annotations[key] = "alice", "{}"
-		}}, try[corev1.Pod]{key + " unchanged", func(w *podWrite) {
-			w.user()["username"], w.old.Annotations[key], w.new.Annotations[key] = "system:node:n1", "{}", "{}"
-			w.new.Status.Phase = corev1.PodFailed
-		}})
-	}
-	p := policyOf(t, renderDevice(t, "--set", hamiOn, "--set", "admissionPolicy.shareWriters={system:serviceaccount:velero:velero}"), sharesPolicy)
-	checkPolicy(t, p, sharesPolicy, base, tries)
-
-	// HAMi's own annotation is open to all where no node works with HAMi.
-	for args, guarded := range map[string]bool{
-		hamiOn: true, "config.cluster.domains.vendor=metax-tech.com": true, "gpuScheduler.enabled=true": true,
-		"config.cluster.domains.vendor=nvidia.com": false, "config.cluster.sgpu.hami=false": false,
-	} {
-		p := policyOf(t, renderDevice(t, "--set", args), sharesPolicy)
-		if strings.Contains(p.spec.MatchConditions[0].Expression, wellknown.HAMiAllocation) != guarded {
-			t.Errorf("with %s the policy looks at HAMi's annotation: %v, want %v", args, !guarded, guarded)
-		}
-	}
 }
 
 // The policy allows exactly what the code writes, and looks at nothing but

@@ -17,6 +17,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^(#+) (.*)$`)
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	target  = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
+	pinned  = regexp.MustCompile(`uses: [a-z/-]+@[0-9a-f]{40} # v[0-9.]+\n$`)
 	made    = regexp.MustCompile(`(?m)(?:^|` + "`" + `)make ([a-z0-9 -]+)`)
 )
 
@@ -82,5 +83,24 @@ func TestMakeTargets(t *testing.T) {
 	}
 	if found < 20 {
 		t.Errorf("%d targets found", found)
+	}
+}
+
+// A tag of an action can be moved to other code, a commit cannot.
+func TestActionsArePinned(t *testing.T) {
+	files, err := filepath.Glob(root + "/.github/workflows/*.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "uses:") && !pinned.MatchString(line) {
+				t.Errorf("%s: %s", file, line)
+			}
+		}
 	}
 }

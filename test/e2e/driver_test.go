@@ -45,13 +45,7 @@ func TestDriverLayouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.applied(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: nvidia}, handler: nvidia}")
-	for i, l := range []driverLayout{
-		{name: "the driver alone", runtime: "runc"},
-		{name: "a driver container", runtime: "runc", container: true},
-		{name: "NVIDIA's runtime is the default", runtime: "nvidia", others: "runc"},
-		{name: "a RuntimeClass", runtime: "runc", others: "nvidia"},
-		{name: "CDI only", runtime: "runc", cdi: true},
-	} {
+	for i, l := range driverLayouts() {
 		ok := t.Run(tt(l.name), func(t *testing.T) {
 			product := fmt.Sprint("NVIDIA-L", i)
 			b.layOut(t, &l, strings.ReplaceAll(product, "-", " "))
@@ -68,6 +62,20 @@ func TestDriverLayouts(t *testing.T) {
 	}
 }
 
+// driverLayouts are all of them.
+func driverLayouts() []driverLayout {
+	return []driverLayout{
+		{name: "the driver alone", runtime: "runc"},
+		{name: "a driver container", runtime: "runc", container: true},
+		{name: "NVIDIA's runtime is the default", runtime: "nvidia", others: "runc"},
+		{name: "a RuntimeClass", runtime: "runc", others: "nvidia"},
+		{name: "CDI only", runtime: "runc", cdi: true},
+	}
+}
+
+// driverGPUs is the number of GPUs that a driver here has.
+const driverGPUs = 8
+
 // TestKubeletRootDir: on a node whose kubelet has another --root-dir, as k0s has, one value brings its GPUs.
 func TestKubeletRootDir(t *testing.T) {
 	const dir = "/var/lib/k0s/kubelet"
@@ -83,8 +91,8 @@ func TestKubeletRootDir(t *testing.T) {
 	b.useGPU(t)
 }
 
-// layOut installs the driver of two GPUs on the node, until the test ends.
-func (b *bed) layOut(t *testing.T, l *driverLayout, product string) {
+// layOut installs a driver on the node, until the test ends.
+func (b *bed) layOut(t *testing.T, l *driverLayout, product string) *nvidia.Driver {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	root, folder, dev := filepath.Join(b.Dir(), "driver"), "usr/local/nvidia/lib64", "/dev"
@@ -98,7 +106,7 @@ func (b *bed) layOut(t *testing.T, l *driverLayout, product string) {
 	}
 	control := nvidia.Control{Kernel: "550.54.15"}
 	names := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"}
-	for i := range 2 {
+	for i := range driverGPUs {
 		control.GPUs = append(control.GPUs, nvidia.GPU{
 			UUID: fmt.Sprintf("GPU-5b8b4a5e-0000-4000-8000-%012d", i), PCI: fmt.Sprintf("0000:%02x:00.0", 0xe0+i), Name: product,
 			Minor: i, MemoryMiB: 81559, MIG: -1,
@@ -137,6 +145,7 @@ func (b *bed) layOut(t *testing.T, l *driverLayout, product string) {
 		}
 	}
 	b.containerdRuntime(t, l)
+	return d
 }
 
 func (b *bed) onNode(t *testing.T, script string) {
@@ -180,7 +189,7 @@ func (b *bed) offersGPUs(t *testing.T, product string) {
 	b.waitLabel(t, "nvidia.com/gpu.product", product)
 	eventually(t, func() string {
 		got := b.node(t, b.Node()).Status.Allocatable["nvidia.com/gpu"]
-		if got.Value() != 2 {
+		if got.Value() != driverGPUs {
 			return "the node offers " + got.String() + " GPUs"
 		}
 		return ""

@@ -4,11 +4,7 @@ package e2e
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,7 +85,6 @@ func TestTopologyFromTheChart(t *testing.T) {
 		{"both replicas answer alike, at the Service's address and through the API server", stepAnswers},
 		{"the master labels Nodes under its policy", stepGroupLabels},
 		{"without InfiniBand NET_RAW alone listens for LLDP", stepEthernet},
-		{"over HTTPS it asks for a token", stepTokens},
 	} {
 		if !t.Run(tt(step.name), func(t *testing.T) { step.run(t, b) }) {
 			return
@@ -201,59 +196,4 @@ func stepEthernet(t *testing.T, b *topoChart) {
 		}
 		return ""
 	})
-}
-
-// stepTokens serves HTTPS with a certificate of 127.0.0.1, where the host's end
-// of the Service is.
-func stepTokens(t *testing.T, b *topoChart) {
-	server := httptest.NewTLSServer(http.NotFoundHandler())
-	defer server.Close()
-	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: server.Certificate().Raw}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.kubectl(t, "-n", suite, "create", "secret", "tls", "topo-tls", "--cert", filepath.Join(dir, "tls.crt"), "--key", filepath.Join(dir, "tls.key"))
-	t.Cleanup(func() { b.kubectlAfter(t, "-n", suite, "delete", "secret", "topo-tls") })
-	b.helm(t, "upgrade", b.release, "deploy/helm/heddle", "-n", suite, "--reuse-values", "--wait", "--timeout", "2m",
-		"--force-conflicts", "--set", "topoDiscovery.master.tlsSecret=topo-tls", "--set", "topoDiscovery.master.authenticate=true")
-	b.kubectl(t, "create", "clusterrole", "chart-reader", "--verb=get", "--non-resource-url=/node_group")
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "clusterrole", "chart-reader") })
-	b.kubectl(t, "create", "clusterrolebinding", "chart-reader", "--clusterrole=chart-reader", "--serviceaccount="+suite+":"+topoWorkerName)
-	t.Cleanup(func() { b.kubectlAfter(t, "delete", "clusterrolebinding", "chart-reader") })
-	token := func(account string) string {
-		return strings.TrimSpace(b.kubectl(t, "-n", suite, "create", "token", account))
-	}
-	reader, other := token(topoWorkerName), token("default")
-	client := server.Client() // It knows the certificate.
-	get := func(path, token string) string {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+b.address+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if token != "" {
-			req.Header.Set("Authorization", "Bearer "+token)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err.Error()
-		}
-		defer resp.Body.Close()
-		return fmt.Sprint(resp.StatusCode)
-	}
-	// The old replicas may still be on their way out.
-	eventually(t, func() string {
-		return cmp.Diff("200", get("/node_group", reader))
-	})
-	got := []string{get("/node_group", ""), get("/node_group", other), get("/v1/topology", reader), get("/readyz", "")}
-	if diff := cmp.Diff([]string{"401", "403", "403", "200"}, got); diff != "" {
-		t.Errorf("no token, another account, the reader elsewhere, a probe (-want +got):\n%s", diff)
-	}
 }

@@ -212,6 +212,7 @@ func TestVolcano(t *testing.T) {
 		t.Errorf("the ranks are on %v", order)
 	}
 	v.completes(t, "volcano-mpi-job.yaml", "mpi-job", 3)
+	v.queue(t)
 
 	best := slices.Sorted(maps.Keys(fly))[5]
 	for node := range fly {
@@ -227,8 +228,6 @@ func TestVolcano(t *testing.T) {
 			t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
 		}
 	}
-	v.completes(t, "volcano-queue.yaml", "job-1", 1)
-	v.kubectl(t, "delete", "queue", "test")
 	v.nodes(t, withGPUs("fly-inference", 0, nil), withGPUs("fly-training", 0, nil))
 	v.pool(t, "inference")
 	v.pool(t, "training")
@@ -261,6 +260,20 @@ func (v *volcano) pool(t *testing.T, usage string) {
 	want := "[maip.mxsf.io/node.usage=" + usage + ":NoSchedule metax-tech.com/gpu.product=MXC500:NoSchedule]"
 	if got := fmt.Sprint(taints); got != want {
 		t.Fatalf("taints %s, want %s", got, want)
+	}
+}
+
+// queue runs Volcano's own example with the commands of its document.
+func (v *volcano) queue(t *testing.T) {
+	t.Helper()
+	v.completes(t, "volcano-queue.yaml", "job-1", 1)
+	t.Cleanup(func() { v.kubectlAfter(t, "delete", "queues.scheduling.volcano.sh", "test", "--wait=false") })
+	v.kubectl(t, "-n", v.namespace, "get", "vcjob", "job-1")
+	v.kubectl(t, "get", "queues.scheduling.volcano.sh", "test")
+	groups := v.kubectl(t, "-n", v.namespace, "get", "podgroups.scheduling.volcano.sh", "-o",
+		"jsonpath={range .items[*]}{.metadata.name} {.spec.queue}{\"\\n\"}{end}")
+	if !regexp.MustCompile(`(?m)^job-1-\S+ test$`).MatchString(groups) { // Volcano appends the UID of the job.
+		t.Errorf("no PodGroup of job-1 is in the queue test:\n%s", groups)
 	}
 }
 

@@ -163,6 +163,7 @@ func TestGangsOfOtherControllers(t *testing.T) {
 		"config.jobset.x-k8s.io/v1alpha1", 19451)
 	f.startWebhooked(t, "sigs.k8s.io/lws/cmd", "config/crd/bases", "config/webhook/manifests.yaml",
 		"config.lws.x-k8s.io/v1alpha1", 19461)
+	t.Run("torchrun.yaml", func(t *testing.T) { f.torchrun(t, at) })
 	for _, tt := range []struct {
 		kind, api, name, spec string
 		// gangs are the sizes of the gangs, by name.
@@ -195,15 +196,39 @@ func TestGangsOfOtherControllers(t *testing.T) {
 				return ""
 			})
 			f.wholeGangs(t, tt.gangs, at)
-			f.kubectl(t, "delete", strings.ToLower(tt.kind), "-n", f.namespace, tt.name, "--cascade=foreground")
-			eventually(t, func() string {
-				if n := len(f.podsOf(t, "")); n > 0 {
-					return fmt.Sprintf("%d pods are left", n)
-				}
-				return ""
-			})
+			f.ends(t, strings.ToLower(tt.kind), tt.name)
 		})
 	}
+}
+
+// torchrun applies the documented example as it is, on nodes with HCAs.
+func (f *fleet) torchrun(t *testing.T, at map[string]string) {
+	t.Helper()
+	for node := range at {
+		f.kubectl(t, "patch", "node", node, "--subresource=status", "--type=merge",
+			"-p", `{"status": {"capacity": {"rdma/hca_shared_devices_ib": "8"}, "allocatable": {"rdma/hca_shared_devices_ib": "8"}}}`)
+	}
+	f.kubectl(t, "-n", f.namespace, "apply", "-f", f.example("torchrun.yaml"))
+	f.wholeGangs(t, map[string]int{"train": 4}, at)
+	for _, pod := range f.podsOf(t, "train-") {
+		rank := pod.Labels["batch.kubernetes.io/job-completion-index"]
+		if pod.Spec.Subdomain != "train" || pod.Spec.Hostname != "train-"+rank {
+			t.Errorf("rank %q is %s.%s", rank, pod.Spec.Hostname, pod.Spec.Subdomain)
+		}
+	}
+	f.ends(t, "job", "train")
+}
+
+// ends deletes a workload, and waits until its pods have gone.
+func (f *fleet) ends(t *testing.T, kind, name string) {
+	t.Helper()
+	f.kubectl(t, "delete", kind, "-n", f.namespace, name, "--cascade=foreground")
+	eventually(t, func() string {
+		if n := len(f.podsOf(t, "")); n > 0 {
+			return fmt.Sprintf("%d pods are left", n)
+		}
+		return ""
+	})
 }
 
 // wholeGangs waits until gangs are bound, by name and size, and fails if one is in two

@@ -2,8 +2,11 @@
 package golden
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,4 +48,50 @@ func Rows(tb testing.TB, file string, update bool, run func(input string) string
 		fmt.Fprintf(&got, "## %s%s\n=>\n%s\n", name, input, run(strings.TrimPrefix(input, "\n")))
 	}
 	Compare(tb, file, got.String(), update)
+}
+
+// Change changes what v points to, by its JSON: a line has a path and a value, as "gpus/1/health/state "lost"". A value
+// beyond the end of a list is added, and a path into a list without a value ends the list there.
+func Change[T any](tb testing.TB, v *T, lines ...string) {
+	tb.Helper()
+	text, err := json.Marshal(v)
+	var object any
+	if err := errors.Join(err, json.Unmarshal(text, &object)); err != nil {
+		tb.Fatal(err)
+	}
+	for _, line := range lines {
+		path, value, _ := strings.Cut(line, " ")
+		if object, err = set(object, strings.Split(path, "/"), value); err != nil {
+			tb.Fatalf("%q: %v", line, err)
+		}
+	}
+	text, err = json.Marshal(object)
+	var changed T
+	if err := errors.Join(err, json.Unmarshal(text, &changed)); err != nil {
+		tb.Fatal(err)
+	}
+	*v = changed
+}
+
+func set(in any, path []string, value string) (out any, err error) {
+	if len(path) == 0 {
+		err = json.Unmarshal([]byte(value), &out)
+		return out, err
+	}
+	switch in := in.(type) {
+	case map[string]any:
+		in[path[0]], err = set(in[path[0]], path[1:], value)
+		return in, err
+	case []any:
+		i, err := strconv.Atoi(path[0])
+		if err != nil || value == "" {
+			return in[:i], err
+		}
+		if i == len(in) {
+			in = append(in, nil)
+		}
+		in[i], err = set(in[i], path[1:], value)
+		return in, err
+	}
+	return set(map[string]any{}, path, value)
 }

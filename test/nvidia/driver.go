@@ -40,6 +40,9 @@ func libraries() []string {
 	return []string{"libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"}
 }
 
+// Libraries is the directory of the libraries.
+func (d *Driver) Libraries() string { return d.dir }
+
 // Triple is the directory of Debian's packages below usr/lib.
 func Triple() string {
 	if runtime.GOARCH == "arm64" {

@@ -54,6 +54,7 @@ type NodeTopologySpec struct {
 	// node is a separate domain or its GPUs do not agree.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	NVLinkDomain string `json:"nvlinkDomain,omitempty"`
 	// Rails are the node's HCA ports and the switch port behind each, sorted
 	// by rail, plane, id and port. Ports of every role are listed: the role
@@ -69,6 +70,7 @@ type NodeTopologySpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^\PC*$`
 	// +kubebuilder:validation:items:MinLength=1
 	Path []string `json:"path,omitempty"`
 	// PathSource is the source of Path.
@@ -102,6 +104,7 @@ type StaleSource struct {
 	// Reason explains the absence of a newer answer.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -110,6 +113,7 @@ type Accelerator struct {
 	// Product is as in the label gpu.product: NVIDIA-H20.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Product string `json:"product"`
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1024
@@ -120,8 +124,10 @@ type Accelerator struct {
 type Skipped struct {
 	// Name is the source or the device: lldp, mlx5_3.
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Name string `json:"name"`
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Reason string `json:"reason"`
 }
 
@@ -142,16 +148,19 @@ type NodeTopologyStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:Pattern=`^\PC*$`
 	Walk []string `json:"walk,omitempty"`
 	// Leaf is the name of the group of leaf switches that the node is in, or of
 	// the lowest group of any kind; empty if it is in none. topo-master writes
 	// it, and all that follows.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Leaf string `json:"leaf,omitempty"`
 	// Rails counts the fabric ports with a known switch, and all fabric ports: 8/8.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Rails string `json:"rails,omitempty"`
 	// FindingCount is the number of all findings; Findings lists the first ones.
 	// +optional
@@ -174,12 +183,15 @@ type NodeTopologyStatus struct {
 type Finding struct {
 	// Kind is miscabled, dead, missing, duplicate or path.
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Kind string `json:"kind"`
 	// Port names the port: mlx5_3 port 1 (rail 3).
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Port string `json:"port,omitempty"`
 	// Message is the finding in a sentence, with the switch that is expected.
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Message string `json:"message"`
 }

@@ -52,25 +52,30 @@ type Rail struct {
 	Plane int32 `json:"plane,omitempty"`
 	// HCA is the RDMA device's name: mlx5_0. For display.
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	HCA string `json:"hca"`
 	// ID is the HCA's identity on its node: the PCI address, else the node
 	// GUID, else the name.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	ID string `json:"id"`
 	// GUID is the HCA's node GUID as sysfs writes it; empty if unknown. Two
 	// nodes that report the same one are both reported.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	GUID string `json:"guid,omitempty"`
 	// Role is the purpose of the HCA: fabric, storage, management.
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Role string `json:"role"`
 	// GPUs are the UUIDs of the GPUs next to the HCA.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^\PC*$`
 	GPUs []string `json:"gpus,omitempty"`
 	// Port is the HCA's port number, from 1.
 	// +kubebuilder:validation:Minimum=1
@@ -79,6 +84,7 @@ type Rail struct {
 	// Netdev is the slave under a LAG that this entry is about.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Netdev string `json:"netdev,omitempty"`
 	// LinkState is the port's.
 	LinkState LinkState `json:"linkState"`
@@ -95,6 +101,7 @@ type Rail struct {
 	// LinkLayer is InfiniBand or Ethernet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	LinkLayer string `json:"linkLayer,omitempty"`
 	// Switch is the switch at the end of the cable; absent if unknown. For a port that is down it
 	// is the last known switch, if the worker remembers it: groups and their names then outlive the
@@ -105,6 +112,7 @@ type Rail struct {
 	// InfiniBand, behind a director's board (L07/U1/12), a name over LLDP.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	SwitchPort string `json:"switchPort,omitempty"`
 	// Source reported the switch; absent without a switch.
 	// +optional
@@ -165,10 +173,12 @@ type Switch struct {
 	// chassis ID over LLDP.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	ID string `json:"id"`
 	// Name is the switch's own name. For display only: names repeat.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Name string `json:"name,omitempty"`
 }
 
@@ -177,6 +187,7 @@ type Uplink struct {
 	// Leaf is the ID of the leaf switch.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Leaf string `json:"leaf"`
 	// Port is the leaf's port number.
 	// +kubebuilder:validation:Minimum=0
@@ -185,10 +196,12 @@ type Uplink struct {
 	// Peer is the ID of the switch at the other end.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Peer string `json:"peer"`
 	// PeerName is the peer switch's own name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^\PC*$`
 	PeerName string `json:"peerName,omitempty"`
 	// PeerPort is its port number.
 	// +optional

@@ -3,6 +3,8 @@ package v1alpha1_test
 import (
 	"encoding/json"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -74,6 +76,7 @@ type schema struct {
 	Required   []string          `yaml:"required"`
 	Enum       []string          `yaml:"enum"`
 	MaxLength  int               `yaml:"maxLength"`
+	Pattern    string            `yaml:"pattern"`
 	MaxItems   int               `yaml:"maxItems"`
 	Maximum    *int              `yaml:"maximum"`
 	Minimum    *int              `yaml:"minimum"`
@@ -124,7 +127,8 @@ func TestCRDNames(t *testing.T) {
 	}
 }
 
-// A node writes this object, so every list and string in it has a bound.
+// A node writes this object, so every list and string in it has a bound, and no string has characters that
+// change what a terminal shows.
 func TestCRDIsBounded(t *testing.T) {
 	root := load(t).Spec.Versions[0].Schema.Root
 	checked := 0
@@ -135,6 +139,15 @@ func TestCRDIsBounded(t *testing.T) {
 		case "string":
 			if s.MaxLength == 0 && len(s.Enum) == 0 && s.Format != "date-time" {
 				t.Errorf("%s has no bound", path)
+			}
+			for _, text := range []string{"leaf\x1b[2J", "a\nb", "\u202eb"} {
+				matches, err := regexp.MatchString(s.Pattern, text)
+				if err != nil || matches && len(s.Enum) == 0 && s.Format == "" && path != "status.conditions[].message" {
+					t.Errorf("%s may be %q (%v)", path, text, err)
+				}
+			}
+			if strings.HasPrefix(s.Pattern, `^\PC`) && !regexp.MustCompile(s.Pattern).MatchString("Leaf 7, 上海: swp1/2") {
+				t.Errorf("%s may not be a usual name", path)
 			}
 		case "array":
 			if s.MaxItems == 0 {

@@ -147,7 +147,7 @@ func (n *nodeWithDriver) buildCUDAProgram(t *testing.T) []byte {
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cc := exec.CommandContext(t.Context(), "cc", "-o", program, source, "-L", filepath.Join(n.Root, "usr/lib", nvidia.Triple()), "-lcuda")
+	cc := exec.CommandContext(t.Context(), "cc", "-o", program, source, "-L", n.Libraries(), "-lcuda")
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -2,13 +2,18 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
+	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
 )
 
 // leaf is a group of nodes, by number.
@@ -59,5 +64,48 @@ func TestPlaceByLabel(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A node may have the name of a group above it, and a hostname label that is not its name.
+func TestNamesOfSeveralThings(t *testing.T) {
+	spine := v1alpha1.Group{Kind: "spine", Name: "n1", Status: v1alpha1.StatusReady, Child: []v1alpha1.Group{leaf("n0", 0, 1), leaf("n2", 2, 3)}}
+	members := func(pods int) *Request {
+		r := newHunt(t, nil).request(pods, 8)
+		r.Gangs[0].MinMember = pods
+		return r
+	}
+	for _, tt := range []struct {
+		name string
+		full []int // GPUs in use of each node.
+		want func(*Request)
+		pods int
+		on   string
+	}{
+		{"the node n1 of a leaf n0", []int{8, 0, 8, 8}, nil, 1, "n1"},
+		{"the leaf n2", []int{8, 8, 0, 0}, nil, 2, "n2 n3"},
+		{"the spine n1", []int{0, 0, 0, 0}, nil, 4, "n0 n1 n2 n3"},
+		{"the label n0 of node n3", []int{0, 0, 0, 0}, func(r *Request) {
+			for i, n := range r.Nodes {
+				n.Labels[corev1.LabelHostname] = fmt.Sprint("n", (i+1)%4)
+			}
+			m := &r.Gangs[0].Members[0]
+			m.Pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n0"}
+			m.Class = ClassOf(m.Pod, nil)
+		}, 1, "n3"},
+	} {
+		r := members(tt.pods)
+		r.Nodes = zoned(make([]string, 4), tt.full)
+		if tt.want != nil {
+			tt.want(r)
+		}
+		plan := New(topologyclient.Of([]v1alpha1.Group{spine}), gang.Place, sgpu.GPUs{gpu}).Plan(r)
+		if plan.Reason != "" {
+			t.Errorf("%s: %s", tt.name, plan.Reason)
+			continue
+		}
+		if got := strings.Join(slices.Sorted(slices.Values(plan.Places[0].Nodes)), " "); got != tt.on {
+			t.Errorf("%s: on %s, want %s", tt.name, got, tt.on)
+		}
 	}
 }

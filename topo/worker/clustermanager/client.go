@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/topo/worker"
 )
 
@@ -23,6 +24,7 @@ const (
 	// patience bounds one exchange as a whole, connecting included.
 	patience     = 20 * time.Second
 	maxRedirects = 3
+	maxSecret    = 64 << 10
 	maxHeaders   = 64 << 10
 )
 
@@ -108,7 +110,7 @@ func (c *client) request(ctx context.Context, node string) (*http.Request, error
 // and plain in the file: the kubelet decoded it, and nothing decodes it again.
 // One newline at the end is dropped, which `echo VALUE | base64` puts there.
 func (c *client) secret(key string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(c.secrets, key))
+	b, err := hostfile.ReadAtMost(filepath.Join(c.secrets, key), maxSecret)
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return "", fmt.Errorf("the Secret's %s: %w", key, at.Err) // The path is a container's.
 	}

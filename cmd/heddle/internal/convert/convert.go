@@ -70,15 +70,16 @@ it and a line on stderr. FILE may be - for stdin.`,
 
 func read(stdin io.Reader, file string) ([]byte, error) {
 	if file != "-" {
-		text, err := os.ReadFile(file)
+		f, err := os.Open(file)
 		if err != nil {
 			return nil, fmt.Errorf("read configuration: %w", err)
 		}
-		return text, nil
+		defer f.Close()
+		stdin = f
 	}
 	text, err := io.ReadAll(io.LimitReader(stdin, config.MaxFile))
 	if err != nil {
-		return nil, fmt.Errorf("read stdin: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	return text, nil
 }

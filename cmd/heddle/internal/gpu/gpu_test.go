@@ -2,8 +2,10 @@ package gpu
 
 import (
 	"encoding/json"
+	"flag"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/test/clitest"
+	"github.com/heddle-dev/heddle/test/golden"
 )
 
 // server is an API server with one Node and, where reports is set, its device
@@ -108,81 +111,33 @@ func two() *report.Report {
 	}}
 }
 
+var update = flag.Bool("update", false, "write the results in testdata")
+
+// TestCordon: the file has commands, before each what differs from a Node with two GPUs of which none is cordoned, and
+// then what is written to the Node and printed.
 func TestCordon(t *testing.T) {
-	const wrote = `{"metadata":{"annotations":{"heddle.dev/cordoned-gpus":`
-	for _, tt := range []struct {
-		name     string
-		cordoned string
-		reports  *report.Report
-		others   int
-		args     []string
-		writes   []string
-		out, err string
-	}{
-		{
-			"the first", "", two(), 0,
-			[]string{"cordon", "gpu-1", "GPU-b"},
-			[]string{wrote + `"GPU-b"},"resourceVersion":"7"}}`},
-			"GPU GPU-b of node gpu-1 is cordoned: no new pod gets it, and pods that have it run on.\n", "",
-		},
-		{
-			"another", "GPU-b", two(), 0,
-			[]string{"cordon", "gpu-1", "0"},
-			[]string{wrote + `"GPU-a,GPU-b"},"resourceVersion":"7"}}`},
-			"is cordoned", "",
-		},
-		{"once more", "GPU-b", two(), 0, []string{"cordon", "gpu-1", "GPU-b"}, nil, "GPU GPU-b of node gpu-1 was cordoned already.\n", ""},
-		{
-			"another client writes in between", "", two(), 2,
-			[]string{"cordon", "gpu-1", "GPU-b"},
-			[]string{wrote + `"GPU-b"},"resourceVersion":"700"}}`},
-			"is cordoned", "",
-		},
-		{"another client always does", "", two(), 100, []string{"cordon", "gpu-1", "GPU-b"}, nil, "", "annotate node gpu-1: "},
-		{"a GPU that is not there", "", two(), 0, []string{"cordon", "gpu-1", "GPU-c"}, nil, "", `node gpu-1 has no GPU "GPU-c"; it has 0 (GPU-a), 1 (GPU-b)`},
-		{
-			"what is there is not known", "", nil, 0,
-			[]string{"cordon", "gpu-1", "GPU-c"},
-			[]string{wrote + `"GPU-c"},"resourceVersion":"7"}}`},
-			"is cordoned", "",
-		},
-		{
-			"the device plugin of another node answers", "", &report.Report{Node: "gpu-2"}, 0,
-			[]string{"cordon", "gpu-1", "GPU-c"},
-			[]string{wrote + `"GPU-c"},"resourceVersion":"7"}}`},
-			"is cordoned", "",
-		},
-		{
-			"back", "GPU-a,GPU-b", two(), 0,
-			[]string{"uncordon", "gpu-1", "GPU-a"},
-			[]string{wrote + `"GPU-b"},"resourceVersion":"7"}}`},
-			"GPU GPU-a of node gpu-1 is allocated again.\n", "",
-		},
-		{
-			"the last one back, which was taken out of the machine", "GPU-c", two(), 0,
-			[]string{"uncordon", "gpu-1", "GPU-c"},
-			[]string{wrote + `null},"resourceVersion":"7"}}`},
-			"is allocated again", "",
-		},
-		{"one that was not cordoned", "", two(), 0, []string{"uncordon", "gpu-1", "GPU-a"}, nil, "was not cordoned", ""},
-		{"an invalid annotation", "GPU_a", two(), 0, []string{"cordon", "gpu-1", "GPU-a"}, nil, "", "correct the annotation by hand"},
-		{"no such Node", "", two(), 0, []string{"cordon", "gpu-9", "GPU-a"}, nil, "", "read Node gpu-9"},
-		{"no UUID", "", two(), 0, []string{"cordon", "gpu-1", "GPU-a,GPU-b"}, nil, "", "has no GPU"},
-		{"an unknown verb", "", two(), 0, []string{"drain", "gpu-1", "GPU-a"}, nil, "", `unknown command "drain"`},
-		{"an argument too few", "", two(), 0, []string{"cordon", "gpu-1"}, nil, "", "requires at least 2 arg(s), only received 1"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := newServer(t, tt.cordoned, tt.reports)
-			s.others = tt.others
-			out, err := s.run(tt.args...)
-			if diff := cmp.Diff(tt.writes, s.writes); diff != "" {
-				t.Errorf("writes (-want +got):\n%s", diff)
+	golden.Rows(t, "testdata/cordon.txt", *update, func(text string) string {
+		lines := strings.Split(text, "\n")
+		s := newServer(t, "", two())
+		for _, line := range lines[:len(lines)-1] {
+			switch word, value, _ := strings.Cut(line, " "); word {
+			case "has":
+				s.node.Annotations = map[string]string{wellknown.CordonedGPUs: value}
+			case "others":
+				s.others, _ = strconv.Atoi(value)
+			default:
+				if s.reports = nil; value != "none" {
+					s.reports = &report.Report{Node: value}
+				}
 			}
-			if !strings.Contains(out, tt.out) || (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("output %q, error %v", out, err)
-			}
-		})
-	}
+		}
+		out, err := s.run(strings.Fields(lines[len(lines)-1])...)
+		all := append(s.writes, strings.TrimSuffix(out, "\n"))
+		if err != nil {
+			all = append(all, "error: "+err.Error())
+		}
+		return strings.TrimSpace(strings.Join(all, "\n"))
+	})
 }
 
 func TestList(t *testing.T) {

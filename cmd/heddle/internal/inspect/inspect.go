@@ -114,11 +114,11 @@ func labelLines(s *source.Subject) string {
 // sharedBy returns how many containers can have the same HCA of a resource; "-" for
 // resources with exclusive devices, and for shares of GPUs.
 func sharedBy(c *config.NodeConfig, resource string) string {
-	at := slices.IndexFunc(c.RDMA.Resources, func(r config.RDMAResource) bool { return r.Name == resource })
-	if at < 0 || c.RDMA.Resources[at].Sharers == 1 {
+	r := c.RDMA.Resource(resource)
+	if r == nil || r.Sharers == 1 {
 		return "-"
 	}
-	return strconv.Itoa(c.RDMA.Resources[at].Sharers)
+	return strconv.Itoa(r.Sharers)
 }
 
 // resourceTable renders what the device plugins would offer to pods, and why it is

@@ -16,6 +16,7 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/test/clitest"
+	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/test/topomaster"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -108,60 +109,30 @@ func serverWith(t *testing.T, all snapshot.Topology, gangs snapshot.Gangs) *http
 	return s
 }
 
+// TestCommands: the file has commands, what they print, and the error.
 func TestCommands(t *testing.T) {
 	s := server(t, sample())
-	for _, tt := range []struct {
-		name string
-		args []string
-		want string
-		err  error
-	}{
-		{"tree", nil, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
-cpu1         node       Ready
-dragonfly-1  dragonfly  Degraded  2      5 of 16
-  n1         node       Degraded         5 of 8     stale for 10d, 2 miscabled
-  n2         node       Ready            0 of 8     cordoned
-
-3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed
-STALE: topo-master has received nothing from the API server for 10d
-`, nil},
-		{"groups", []string{"tree", "--groups"}, `NAME         KIND       STATUS    NODES  FREE GPUS  WHY
-dragonfly-1  dragonfly  Degraded  2      5 of 16
-
-3 nodes: 2 ready, 1 degraded, 0 not ready; GPUs: 5 of 16, 2 not offered; 4 findings, see heddle topo miscabled; 1 report not believed
-STALE: topo-master has received nothing from the API server for 10d
-`, nil},
-		{"miscabled", []string{"miscabled"}, `NODE  WHAT       RAIL  HCA       AGE  EXPECTED  FOUND
-n1    miscabled  3/1   mlx5_0:1  10d  leaf-3    b840 port 7
-n1    missing    4                    b841      -
-n1    duplicate  5     mlx5_5:1       -         the GUID is that of node n2 too
-n2    path                            -         most of dragonfly-1 differ
-liar  ignored                                   it is not owned by the Node of its name
-STALE: topo-master has received nothing from the API server for 10d
-`, cli.ErrFindings},
-		{"export", []string{"export", "--format", "slurm-block", "--kind", "leaf"}, "BlockName=x # of kind leaf\n", nil},
-		{"miscabled as YAML", []string{"miscabled", "-o", "yaml"}, asYAML(t, miscabled{sample().Findings, sample().Ignored}), cli.ErrFindings},
-		{"tree as YAML", []string{"-o", "yaml"}, asYAML(t, sample()), nil},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			out, _, err := clitest.Run(t, NewCommand(), append(tt.args, "--topo-master", s.URL)...)
-			if !errors.Is(err, tt.err) || err != nil && tt.err == nil {
-				t.Errorf("error %v, want %v", err, tt.err)
-			}
-			if diff := cmp.Diff(tt.want, out); diff != "" {
-				t.Errorf("output (-want +got):\n%s", diff)
-			}
-		})
-	}
+	golden.Rows(t, "testdata/commands.txt", *update, func(args string) string {
+		out, _, err := clitest.Run(t, NewCommand(), strings.Fields(strings.ReplaceAll(args, "$URL", s.URL))...)
+		if err != nil {
+			out += "error: " + err.Error()
+		}
+		return strings.TrimSuffix(strings.ReplaceAll(out, s.URL, "$URL"), "\n")
+	})
 }
 
-func asYAML(t *testing.T, v any) string {
-	t.Helper()
-	b, err := yaml.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
+func TestYAML(t *testing.T) {
+	s := server(t, sample())
+	for verb, want := range map[string]any{"tree": sample(), "miscabled": miscabled{sample().Findings, sample().Ignored}} {
+		out, _, err := clitest.Run(t, NewCommand(), verb, "-o", "yaml", "--topo-master", s.URL)
+		if err != nil && !errors.Is(err, cli.ErrFindings) {
+			t.Error(err)
+		}
+		text, err := yaml.Marshal(want)
+		if diff := cmp.Diff(string(text), out); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", verb, err, diff)
+		}
 	}
-	return string(b)
 }
 
 func TestThroughTheAPIServer(t *testing.T) {
@@ -216,32 +187,5 @@ func TestNothingIsWrong(t *testing.T) {
 	out, _, err := clitest.Run(t, NewCommand(), "miscabled", "--topo-master", server(t, snapshot.Topology{}).URL)
 	if out != "Every cable is where it belongs.\n" || err != nil {
 		t.Errorf("error %v, output %q", err, out)
-	}
-}
-
-func TestFaults(t *testing.T) {
-	s := server(t, sample())
-	for _, tt := range []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"an unknown verb", []string{"map"}, `unknown command "map"`},
-		{"no format", []string{"export"}, "want one of slurm"},
-		{"an unknown format", []string{"export", "--format", "xml"}, `"xml"`},
-		{"a format of nothing", []string{"tree", "--format", "slurm"}, "unknown flag: --format"},
-		{"no URL", []string{"--topo-master", "10.0.0.7:9001"}, "invalid --topo-master"},
-		{"not found", []string{"export", "--format", "kueue", "--topo-master", s.URL}, "404"},
-		{"a token in the clear", []string{"--topo-master", s.URL, "--token-file", "t"}, "are for a --topo-master of https://"},
-		{"a token for the API server to pass on", []string{"--token-file", "t"}, "are for --topo-master"},
-		{"no authority there", []string{"--topo-master", "https://127.0.0.1:1", "--ca-file", "/nowhere"}, "/nowhere"},
-		{"no topo-master there", []string{"--topo-master", "http://127.0.0.1:1"}, "ask topo-master"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			_, _, err := clitest.Run(t, NewCommand(), tt.args...)
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v", err)
-			}
-		})
 	}
 }

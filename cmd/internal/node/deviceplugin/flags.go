@@ -21,7 +21,9 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/deviceplugin/agent"
 	"github.com/heddle-dev/heddle/deviceplugin/resource"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/gpu/nvml"
 	"github.com/heddle-dev/heddle/internal/hostfile"
@@ -127,22 +129,19 @@ type seen struct {
 
 // newLimiter returns a limiter.
 func newLimiter(o *options, log *slog.Logger) *limiter {
-	options := enforce.Options{
-		StateDir: o.stateDir, HostRoot: o.HostRoot, ShmDir: o.mpsShmDir, Log: log,
-	}
 	hook, err := installHook(o.stateDir)
 	if err != nil {
 		log.Warn("mounts and variables of pods with shares are not checked, and /etc/nccl.conf gets no hints",
 			"reason", err.Error())
 	}
-	options.MountsHook, options.SysRoot = hook, o.SysfsRoot
+	host := enforce.Host{
+		Root: o.HostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, MPS: o.mps, MPSRoot: o.mpsRoot,
+		UsageError: agent.Unmeasured(o.IsReplay(), cgroup.Proc{Root: o.ProcRoot}),
+	}
 	return &limiter{
-		Limiter: enforce.New(options),
+		Limiter: enforce.New(enforce.Options{StateDir: o.stateDir, ShmDir: o.mpsShmDir, Host: host, Log: log}),
 		driver:  gpu.Options{HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, Hook: o.cdiHook},
-		host: enforce.Host{
-			Root: o.HostRoot, OwnHook: hook, SysRoot: o.SysfsRoot, ProcRoot: o.ProcRoot,
-			MPS: o.mps, MPSRoot: o.mpsRoot, Replayed: o.IsReplay(),
-		},
+		host:    host,
 	}
 }
 

@@ -204,7 +204,7 @@ func TestBooted(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "uptime"), []byte("90.50 120.00\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if up := time.Since(booted(dir)); up < 90*time.Second || up > 100*time.Second {
+	if up := time.Since(booted(dir)); up < 90*time.Second || up > time.Hour {
 		t.Errorf("up for %s", up)
 	}
 }

@@ -101,27 +101,7 @@ spec:
       + variables.oldStatus.filter(k, k != 'conditions' && !(k in variables.newStatus)).map(k, 'status.' + k)
       {{- end }}
   {{- if .labels }}
-  - name: oldLabels
-    expression: "'labels' in variables.oldMeta ? variables.oldMeta['labels'] : dyn({})"
-  - name: newLabels
-    expression: "'labels' in variables.newMeta ? variables.newMeta['labels'] : dyn({})"
-  - name: changedLabels
-    expression: >-
-      variables.newLabels.filter(k, !(k in variables.oldLabels && variables.oldLabels[k] == variables.newLabels[k]))
-      + variables.oldLabels.filter(k, !(k in variables.newLabels))
-  # A label of heddle's may still be removed when its rule or its domain is gone
-  # from the configuration: one that server-side apply records as ours alone.
-  # Kubernetes' own labels are never among them.
-  - name: labelOwners
-    expression: >-
-      ('managedFields' in variables.oldMeta ? variables.oldMeta['managedFields'] : dyn([]))
-      .filter(m, has(m.fieldsV1) && 'f:metadata' in m.fieldsV1 && 'f:labels' in m.fieldsV1['f:metadata'])
-  - name: retiredLabels
-    expression: >-
-      variables.oldLabels.filter(k, !(k in variables.newLabels) && !k.matches('^([^/]*[.])?(kubernetes|k8s)[.]io/')
-      && variables.labelOwners.exists(m, 'f:' + k in m.fieldsV1['f:metadata']['f:labels'])
-      && variables.labelOwners.all(m, !('f:' + k in m.fieldsV1['f:metadata']['f:labels'])
-      || m.manager == 'heddle-feature-discovery' && m.operation == 'Apply'))
+  {{- include "heddle.labelRecords" $name | nindent 2 }}
   - name: foreignLabels
     expression: >-
       variables.changedLabels.filter(k, !(k in variables.allowedLabels) && !(k in variables.retiredLabels)
@@ -183,6 +163,7 @@ spec:
       '{{ $name }} may not change labels ' + variables.foreignLabels.join(', ')
       + '; the key of a label rule must be in the chart\'s config.cluster.labels, config.nodes or admissionPolicy.extraLabelKeys'
     reason: Forbidden
+  {{- include "heddle.labelRecordsRight" $name | nindent 2 }}
   {{- end }}
   - expression: size(variables.foreignAnnotations) == 0
     message: {{ $name }} may change only its own annotations
@@ -209,6 +190,124 @@ metadata:
   name: {{ $name }}
   labels:
     {{- include "heddle.labels" (dict "root" .root "name" $name) | nindent 4 }}
+spec:
+  policyName: {{ $name }}
+  validationActions: [Deny]
+{{- end }}
+
+{{/* Variables about labels that a daemon writes by server-side apply, under its own name as field manager. */}}
+{{- define "heddle.labelRecords" -}}
+- name: oldLabels
+  expression: "'labels' in variables.oldMeta ? variables.oldMeta['labels'] : dyn({})"
+- name: newLabels
+  expression: "'labels' in variables.newMeta ? variables.newMeta['labels'] : dyn({})"
+- name: changedLabels
+  expression: >-
+    variables.newLabels.filter(k, !(k in variables.oldLabels && variables.oldLabels[k] == variables.newLabels[k]))
+    + variables.oldLabels.filter(k, !(k in variables.newLabels))
+- name: labelOwners
+  expression: >-
+    ('managedFields' in variables.oldMeta ? variables.oldMeta['managedFields'] : dyn([]))
+    .filter(m, has(m.fieldsV1) && 'f:metadata' in m.fieldsV1 && 'f:labels' in m.fieldsV1['f:metadata'])
+- name: newLabelOwners
+  expression: >-
+    ('managedFields' in variables.newMeta ? variables.newMeta['managedFields'] : dyn([]))
+    .filter(m, has(m.fieldsV1) && 'f:metadata' in m.fieldsV1 && 'f:labels' in m.fieldsV1['f:metadata'])
+# A label may still be removed when its rule, its domain or its export is gone from
+# the configuration: one that server-side apply records as the daemon's alone.
+# Kubernetes' own labels are never among them.
+- name: retiredLabels
+  expression: >-
+    variables.oldLabels.filter(k, !(k in variables.newLabels) && !k.matches('^([^/]*[.])?(kubernetes|k8s)[.]io/')
+    && variables.labelOwners.exists(m, 'f:' + k in m.fieldsV1['f:metadata']['f:labels'])
+    && variables.labelOwners.all(m, !('f:' + k in m.fieldsV1['f:metadata']['f:labels'])
+    || m.manager == '{{ . }}' && m.operation == 'Apply'))
+# The daemon removes only what is recorded as its own: what is written in any other
+# way would outlast a stolen token.
+- name: unrecordedLabels
+  expression: >-
+    variables.changedLabels.filter(k, k in variables.newLabels && !variables.newLabelOwners.exists(m,
+    m.manager == '{{ . }}' && m.operation == 'Apply' && 'f:' + k in m.fieldsV1['f:metadata']['f:labels']))
+# The API server merges the oldest of more than ten owners into ancient-changes.
+- name: forgedOwners
+  expression: >-
+    variables.newLabelOwners.filter(m, !(m.manager == '{{ . }}' && m.operation == 'Apply')
+    && m.fieldsV1['f:metadata']['f:labels'].exists(k, !variables.labelOwners.exists(o, o.operation == m.operation
+    && (o.manager == m.manager || m.manager == 'ancient-changes') && k in o.fieldsV1['f:metadata']['f:labels']))).map(m, m.manager)
+{{- end }}
+
+{{- define "heddle.labelRecordsRight" -}}
+- expression: size(variables.unrecordedLabels) == 0
+  message: {{ . }} may write labels by server-side apply under its own name only
+  messageExpression: "'{{ . }} may write labels by server-side apply under its own name only: ' + variables.unrecordedLabels.join(', ')"
+  reason: Forbidden
+- expression: size(variables.forgedOwners) == 0
+  message: {{ . }} may not make others the owners of labels
+  messageExpression: "'{{ . }} may not make others the owners of labels: ' + variables.forgedOwners.join(', ')"
+  reason: Forbidden
+{{- end }}
+
+{{/* Which Events a daemon's token may write: dict "root" $ "daemon" <name> "node" <whether it runs
+     on each node, and writes about its own only> "pods" <whether it writes about pods too, and again>. */}}
+{{- define "heddle.eventsPolicy" -}}
+{{- $name := printf "%s-events" .daemon }}
+# A token of {{ .daemon }} may write Events as itself{{ if .node }} on its own node{{ end }}, about
+# {{ if .node }}that Node{{ else }}Nodes{{ end }}{{ if .pods }} or pods{{ end }}, and no other. It fails closed, as the policy of Nodes.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "heddle.labels" (dict "root" .root "name" .daemon) | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [CREATE, UPDATE]
+      resources: [events]
+  matchConditions:
+  - name: {{ trimPrefix "heddle-" .daemon }}-only
+    expression: >-
+      has(request.userInfo.username)
+      && request.userInfo.username == '{{ include "heddle.account" (dict "root" .root "name" .daemon) }}'
+  variables:
+  {{- if .node }}
+  # See the policy of Nodes.
+  - name: tokenNodes
+    expression: >-
+      has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra
+      ? request.userInfo.extra['authentication.kubernetes.io/node-name'] : []
+  {{- end }}
+  - name: own
+    expression: "oldObject == null ? [object] : [object, oldObject]"
+  validations:
+  {{- if not .pods }}
+  - expression: request.operation == 'CREATE'
+    message: {{ .daemon }} may not change an Event
+    reason: Forbidden
+  {{- end }}
+  - expression: >-
+      variables.own.all(e, has(e.source) && has(e.source.component) && e.source.component == '{{ .daemon }}'
+      {{- if .node }}
+      && has(e.source.host) && variables.tokenNodes == [e.source.host]
+      {{- end }})
+    message: {{ .daemon }} may write only Events of {{ if .node }}the Node that its own pod runs on, by the pod's own token{{ else }}its own{{ end }}
+    reason: Forbidden
+  - expression: >-
+      has(object.involvedObject.kind) && has(object.involvedObject.name) && (
+      {{- if .pods }}object.involvedObject.kind == 'Pod' || {{ end }}object.involvedObject.kind == 'Node'
+      {{- if .node }} && variables.tokenNodes == [object.involvedObject.name]{{ end }})
+    message: {{ .daemon }} may write Events about {{ if .pods }}pods and {{ end }}{{ if .node }}its own Node{{ else }}Nodes{{ end }} only
+    reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "heddle.labels" (dict "root" .root "name" .daemon) | nindent 4 }}
 spec:
   policyName: {{ $name }}
   validationActions: [Deny]

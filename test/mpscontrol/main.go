@@ -1,4 +1,4 @@
-// Command control stands in for nvidia-cuda-mps-control in tests. Started as a
+// Command mpscontrol stands in for nvidia-cuda-mps-control in tests. Started as a
 // daemon (-f) it listens in its pipe directory and keeps one server, a process
 // apart; without -f it carries a line from its standard input there. It
 // obeys files in the directory of its pipe directory: "reject" keeps it from
