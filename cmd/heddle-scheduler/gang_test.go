@@ -65,7 +65,7 @@ func TestExpectedDurationGainsNothing(t *testing.T) {
 	w.gang("filler", 1, 4, 1)
 	w.whole("filler", 1)
 	brief := func(p *corev1.Pod) *corev1.Pod {
-		p.CreationTimestamp = metav1.NewTime(p.CreationTimestamp.Add(time.Second))
+		p.CreationTimestamp = metav1.NewTime(p.CreationTimestamp.Add(time.Hour))
 		p.Annotations = map[string]string{wellknown.ExpectedDuration: "1s"}
 		return p
 	}
