@@ -246,14 +246,6 @@ func (f *fleet) pod(name string, gpus int, labels map[string]string) *corev1.Pod
 	}
 }
 
-// gang makes n pods of a gang that name our scheduler, with 8 GPUs each.
-func (f *fleet) gang(t *testing.T, name string, n int, annotations map[string]string) {
-	t.Helper()
-	for i := range n {
-		f.create(t, f.member(name, i, n, 8, annotations))
-	}
-}
-
 // member is a pod of a gang of n.
 func (f *fleet) member(name string, i, n, gpus int, annotations map[string]string) *corev1.Pod {
 	p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, map[string]string{gangName: name, gangLeast: strconv.Itoa(n)})
