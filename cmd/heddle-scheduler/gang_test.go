@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
 func TestTwoGangsThatEachCouldHoldHalf(t *testing.T) {
@@ -57,31 +54,6 @@ func TestAGangThatNeverStartsClosesNoNode(t *testing.T) {
 		return bound(pods, "later") == 9 && bound(pods, "plain") == 18
 	})
 	w.shows(map[string]float64{"heddle_scheduler_gangs{Queued}": 1, "heddle_scheduler_gangs_placed_total{none}": 1})
-}
-
-// What a pod says about its run time moves it past nobody.
-func TestExpectedDurationGainsNothing(t *testing.T) {
-	w := start(t, args(""), node("a", 4))
-	w.gang("filler", 1, 4, 1)
-	w.whole("filler", 1)
-	brief := func(p *corev1.Pod) *corev1.Pod {
-		p.CreationTimestamp = metav1.NewTime(p.CreationTimestamp.Add(time.Second))
-		p.Annotations = map[string]string{wellknown.ExpectedDuration: "1s"}
-		return p
-	}
-	for i := range 2 {
-		w.add(brief(pod(fmt.Sprintf("brief-%d", i), 2, gangLabels("brief", 2))))
-	}
-	w.add(brief(pod("alone", 4, nil)))
-	w.gang("older", 2, 2, 2)
-	w.until("all rejected", func(pods map[string]*corev1.Pod) bool {
-		return why(pods["older-0"]) != "" && why(pods["brief-0"]) != "" && why(pods["alone"]) != ""
-	})
-	w.delete("filler-0")
-	pods := w.whole("older", 2)
-	if n := bound(pods, "brief") + bound(pods, "alone"); n > 0 {
-		t.Errorf("%d pods with a short word have a node", n)
-	}
 }
 
 func TestGangsOfAGroupRunTogetherOrNotAtAll(t *testing.T) {

@@ -114,17 +114,18 @@ func TestMPSPriority(t *testing.T) {
 
 func TestMPSComesBack(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		harm func(*node)
-		want string
+		name   string
+		answer time.Duration // Only a daemon that hangs may take longer, however busy the machine is.
+		harm   func(*node)
+		want   string
 	}{
-		{"after it was killed", func(n *node) { _ = syscall.Kill(n.pids(gpuA)[0], syscall.SIGKILL) }, "the control daemon ended: signal: killed"},
-		{"after it hung", func(n *node) { n.touch(gpuA, "hang") }, "the control daemon hangs: get_default_active_thread_percentage: no answer: none in 500ms"},
+		{"after it was killed", 0, func(n *node) { _ = syscall.Kill(n.pids(gpuA)[0], syscall.SIGKILL) }, "the control daemon ended: signal: killed"},
+		{"after it hung", 3 * time.Second, func(n *node) { n.touch(gpuA, "hang") }, "the control daemon hangs: get_default_active_thread_percentage: no answer: none in 3s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, config.Enforce{})
 			n.end()
-			n.answer = 500 * time.Millisecond
+			n.answer = tt.answer
 			n.start()
 			n.edits(share("p1", gpuA, 30, 4096))
 			n.await(Running)

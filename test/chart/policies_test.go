@@ -283,9 +283,12 @@ func TestDevicePolicyKeys(t *testing.T) {
 		"resources": p.spec.MatchConstraints.ResourceRules[0].Resources,
 	}
 	want := map[string][]string{
-		"annotations": {wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus,
-			wellknown.MetaXScores, wellknown.MetaXLosses, wellknown.HAMiGPUs},
-		"conditions": {wellknown.ConditionDevices, wellknown.ConditionModes, wellknown.ConditionRemediation}, "resources": {"nodes", "nodes/status"},
+		"annotations": {
+			wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus,
+			wellknown.MetaXScores, wellknown.MetaXLosses, wellknown.HAMiGPUs,
+		},
+		"conditions": {wellknown.ConditionDevices, wellknown.ConditionModes, wellknown.ConditionRemediation},
+		"resources":  {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {
 		t.Errorf("(-want +got):\n%s", diff)

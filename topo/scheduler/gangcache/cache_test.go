@@ -355,7 +355,8 @@ func TestOutdatedPlan(t *testing.T) {
 	}
 }
 
-// The age of a gang is that of its first pod, or of its PodGroup, for all of its pods.
+// The age of a gang is that of its first pod, or of its PodGroup, for all of its pods. The time that a pod says it
+// runs for changes nothing.
 func TestQueueKey(t *testing.T) {
 	c := newCache()
 	now := time.Now().Truncate(time.Second)
@@ -373,5 +374,10 @@ func TestQueueKey(t *testing.T) {
 	important := plain
 	if important.Priority = 1; important.Compare(&young) > 0 {
 		t.Error("a higher priority comes later")
+	}
+	brief := podOf("plain", nil)
+	brief.CreationTimestamp, brief.Annotations = metav1.NewTime(plain.Created), map[string]string{wellknown.ExpectedDuration: "1s"}
+	if key := c.QueueKey(brief); key != plain {
+		t.Errorf("a pod that runs for a second has the key %v, and without a word %v", key, plain)
 	}
 }
