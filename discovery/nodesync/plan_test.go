@@ -36,7 +36,7 @@ func TestPlanLabels(t *testing.T) {
 			Fields       []string
 			Force        bool
 		}
-		if err := json.Unmarshal([]byte(text), &row); err != nil {
+		if err := json.Unmarshal([]byte(text), &row); err != nil { //nolint:musttag // Rows are of this test alone.
 			t.Fatal(err)
 		}
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: row.Labels}}
@@ -71,7 +71,7 @@ func TestPlanTaints(t *testing.T) {
 			Record    string
 			Has, Want []string
 		}
-		if err := json.Unmarshal([]byte(text), &row); err != nil {
+		if err := json.Unmarshal([]byte(text), &row); err != nil { //nolint:musttag // Rows are of this test alone.
 			t.Fatal(err)
 		}
 		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: taints(row.Has)}}

@@ -34,7 +34,7 @@ func TestChoose(t *testing.T) {
 			config.Enforce
 			Facts
 		}{config.Enforce{Memory: config.EnforceAuto, Compute: config.EnforceAuto}, full()}
-		if err := json.Unmarshal([]byte(differs), &row); err != nil {
+		if err := json.Unmarshal([]byte(differs), &row); err != nil { //nolint:musttag // Rows are of this test alone.
 			t.Fatal(err)
 		}
 		got, err := choose(&row.Enforce, &row.Facts)

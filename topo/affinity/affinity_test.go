@@ -38,6 +38,14 @@ func TestPathOfAGPUAndAnHCA(t *testing.T) {
 			function("0000:20:00.0", "pci0000:15", nil, "15:02.0"), "PHB",
 		},
 		{
+			"one switch", []string{"0", "1"}, gpu,
+			function("0000:19:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0"), "PIX",
+		},
+		{
+			"a switch behind a switch", []string{"0", "1"}, gpu,
+			function("0000:1c:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0", "1a:00.0", "1b:00.0"), "PXB",
+		},
+		{
 			"bridges of equal names under different host bridges",
 			[]string{"0", "1"},
 			gpu,
@@ -80,6 +88,9 @@ func TestPathOfAGPUAndAnHCA(t *testing.T) {
 			x := Of(m)
 			if got, back := x.At(0, 1).String(), x.At(1, 0).String(); got != tt.want || back != tt.want {
 				t.Errorf("path %s and back %s, want %s", got, back, tt.want)
+			}
+			if near, class := x.Nearest(0, IsFabricHCA); len(near) != 1 || near[0] != 1 || class != x.At(0, 1) {
+				t.Errorf("nearest are %v, %s", near, class)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/master"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
@@ -119,4 +120,18 @@ func TestGPUsThatAreNotOffered(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
+}
+
+func TestLevelsChange(t *testing.T) {
+	c := newCluster(t)
+	c.sample()
+	levels := make(chan []fabric.Level)
+	r := c.replica(t, fabric.ModeSwitchbox, func(o *master.Options) { o.NewLevels = levels })
+	r.until(t, "four reports", reports(4))
+	levels <- []fabric.Level{{Kind: "switchbox", By: fabric.ByPath}}
+	r.until(t, "one level", func(v *snapshot.Snapshot) bool {
+		return len(v.Tree.Select("dragonfly", "")) == 0 && len(v.Tree.Select("switchbox", "")) == 1
+	})
+	c.in("node-sample5", "switchbox-sample2")
+	r.until(t, "two switchboxes", func(v *snapshot.Snapshot) bool { return len(v.Tree.Select("switchbox", "")) == 2 })
 }

@@ -21,7 +21,7 @@ func TestPluginDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.waitRegistrations(t, mark)
-	r.waitRestart(t, "big", "app", n+1)
+	r.waitRestart(t, "big", n+1)
 	r.lands(t, "new")
 	r.untouched(t, map[string]life{"small": before["small"]})
 	r.sameDevices(t, before)

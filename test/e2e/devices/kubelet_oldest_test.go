@@ -60,6 +60,6 @@ func TestOldestKubelet(t *testing.T) {
 		t.Errorf("shares are %v and %v: binpack puts them on one GPU", first, second)
 	}
 	r.killContainer(t, status(r.getPod(t, "first"), "app").ContainerID)
-	r.waitRestart(t, "first", "app", 1)
+	r.waitRestart(t, "first", 1)
 	r.hasShares(t, "first", "app", first...)
 }

@@ -26,7 +26,7 @@ func TestStaticPod(t *testing.T) {
 		t.Errorf("NCCL_IB_HCA is %q, the devices file is of %q", s.Env["NCCL_IB_HCA"], s.Devices.Pod)
 	}
 	r.stopContainer(t, mirror, "app")
-	r.waitRestart(t, mirror, "app", 1)
+	r.waitRestart(t, mirror, 1)
 	again := r.has(t, mirror, "app", 2, 2)
 	if diff := cmp.Diff([][]string{s.GPUs, s.HCAs}, [][]string{again.GPUs, again.HCAs}); diff != "" {
 		t.Errorf("devices after a restart (-before +after):\n%s", diff)

@@ -69,7 +69,7 @@ func TestMigration(t *testing.T) {
 func (r *rig) startsOver(t *testing.T, pod string) {
 	t.Helper()
 	before := r.lives(t, pod)
-	r.waitRestart(t, pod, "app", r.crash(t, pod)+1)
+	r.waitRestart(t, pod, r.crash(t, pod)+1)
 	r.sameDevices(t, before)
 }
 

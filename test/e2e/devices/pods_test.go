@@ -218,13 +218,13 @@ func status(p *corev1.Pod, container string) *corev1.ContainerStatus {
 	return &all[i]
 }
 
-// waitRestart waits until a container runs again with at least this count.
-func (r *rig) waitRestart(t *testing.T, name, container string, count int32) *corev1.Pod {
+// waitRestart waits until the container app runs again with at least this count.
+func (r *rig) waitRestart(t *testing.T, name string, count int32) *corev1.Pod {
 	t.Helper()
 	return r.waitPod(t, name, func(p *corev1.Pod) string {
-		s := status(p, container)
+		s := status(p, "app")
 		if s.RestartCount < count || s.State.Running == nil {
-			return fmt.Sprintf("container %s has %d restarts and should run with %d", container, s.RestartCount, count)
+			return fmt.Sprintf("container app has %d restarts and should run with %d", s.RestartCount, count)
 		}
 		return ""
 	})

@@ -132,7 +132,8 @@ func TestCordon(t *testing.T) {
 			}
 		}
 		out, err := s.run(strings.Fields(lines[len(lines)-1])...)
-		all := append(s.writes, strings.TrimSuffix(out, "\n"))
+		all := append([]string{}, s.writes...)
+		all = append(all, strings.TrimSuffix(out, "\n"))
 		if err != nil {
 			all = append(all, "error: "+err.Error())
 		}
