@@ -245,7 +245,8 @@ func (a *Agent) act(ctx context.Context) error {
 func (a *Agent) awaitLabels(ctx context.Context) {
 	c := a.Configs.Current()
 	own := c.Resolve(a.NodeName, nil)
-	hami := own.Mode == config.ModeSGPU && own.SGPU.HAMi == config.HAMiAuto && own.Domains.Vendor != wellknown.DefaultDomains().Vendor
+	hami := own.Mode == config.ModeSGPU && own.SGPU.HAMi == config.HAMiAuto &&
+		own.Domains.Vendor != wellknown.DefaultDomains().Vendor
 	if !a.API.Online() || !hami && !c.NeedsLabels(a.NodeName) {
 		return
 	}

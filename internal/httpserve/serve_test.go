@@ -91,7 +91,7 @@ func TestUnfinishedHeaders(t *testing.T) {
 	}
 }
 
-// A server that bounds headers by 1 MiB gets less of one, and answers whoever sends less.
+// A server that bounds headers by 1 MiB gets less of one, and answers a client that sends less.
 func TestLimit(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

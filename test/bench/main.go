@@ -85,6 +85,7 @@ func parts(stdout io.Writer) []part {
 		{"sgpu-scheduler", sgpuScheduler},
 		{"rates", rates},
 		{"openb", func(context.Context, io.Writer) ([]row, error) { return packed(stdout) }},
+		{"schedulerperf", func(ctx context.Context, log io.Writer) ([]row, error) { return schedulerPerf(ctx, stdout, log) }},
 		// Its tables are results too.
 		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
 	}

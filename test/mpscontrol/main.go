@@ -8,6 +8,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -40,7 +41,7 @@ func run(args []string) int {
 		return 1
 	}
 	_ = os.Remove(socket)
-	listener, err := net.Listen("unix", socket)
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", socket)
 	if err != nil {
 		return 1
 	}
@@ -66,9 +67,9 @@ func run(args []string) int {
 
 func client(socket string) int {
 	line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
-	c, err := net.Dial("unix", socket)
+	c, err := new(net.Dialer).DialContext(context.Background(), "unix", socket)
 	if err != nil {
-		fmt.Println("Cannot find MPS control daemon process")
+		fmt.Fprintln(os.Stdout, "Cannot find MPS control daemon process")
 		return 1
 	}
 	fmt.Fprint(c, line)
@@ -116,6 +117,6 @@ func (d *daemon) serve(c net.Conn) {
 	if words[0] == "quit" && !d.has("stubborn") {
 		// The real one ends its servers.
 		_ = syscall.Kill(d.server, syscall.SIGKILL)
-		os.Exit(0)
+		os.Exit(0) //nolint:gocritic // Nobody waits for the lock of a process that has ended.
 	}
 }

@@ -1,6 +1,8 @@
 package openb
 
 import (
+	"cmp"
+	"math/rand"
 	"slices"
 	"time"
 )
@@ -105,4 +107,44 @@ func Replay(cluster []Node, arrivals []Task, p Policy) Result {
 	}
 	out.Decision = r.took / time.Duration(max(1, r.tried))
 	return out
+}
+
+// departure is when a task ends that has its room on a node.
+type departure struct {
+	at   float64
+	node *Node
+	gpus []int
+	task *Task
+}
+
+// Churn places random tasks that end again, so that as many GPUs as there are, and a load on top, are asked for at any
+// time. What does not fit is dropped. It returns the mean percent of the GPUs that are allocated, after a time
+// in which the cluster fills up.
+func Churn(cluster []Node, tasks []Task, load float64, seed int64, p Policy) float64 {
+	r, dice := newRun(cluster, tasks, p), rand.New(rand.NewSource(seed))
+	asked := 0
+	for i := range tasks {
+		asked += tasks[i].total()
+	}
+	// One task arrives in each unit of time.
+	life := load * float64(r.total) * float64(len(tasks)) / float64(asked)
+	var ends []departure
+	sum, n := 0.0, 0
+	for now := 0.0; now < 4*life; now++ {
+		for len(ends) > 0 && ends[0].at <= now {
+			d := ends[0]
+			ends = ends[1:]
+			d.node.take(d.task, d.gpus, -1)
+			r.allocated -= d.task.total()
+		}
+		t, lasts := &tasks[dice.Intn(len(tasks))], dice.ExpFloat64()*life
+		if node, gpus := r.place(t); node != nil {
+			at, _ := slices.BinarySearchFunc(ends, now+lasts, func(d departure, at float64) int { return cmp.Compare(d.at, at) })
+			ends = slices.Insert(ends, at, departure{now + lasts, node, gpus, t})
+		}
+		if now >= 2*life {
+			sum, n = sum+r.percent(), n+1
+		}
+	}
+	return sum / float64(n)
 }

@@ -212,7 +212,9 @@ func ConfigNames(spec *corev1.PodSpec) (names []string) {
 }
 
 // ConfigFiles reads the keys of ConfigMaps, none of one that does not exist.
-func ConfigFiles(ctx context.Context, client rest.Interface, namespace string, names ...string) (map[string][]byte, error) {
+func ConfigFiles(
+	ctx context.Context, client rest.Interface, namespace string, names ...string,
+) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, name := range names {
 		object, err := Read[corev1.ConfigMap](ctx,

@@ -47,7 +47,8 @@ func leftInNode(node *corev1.Node) leftIn {
 		l.topology = l.topology || m.Manager == publish.FieldManager && m.Operation == "Apply"
 		// Annotations under MetaX's names are removed if the device plugin wrote them.
 		for _, key := range []string{wellknown.HAMiGPUs, wellknown.MetaXScores, wellknown.MetaXLosses} {
-			if m.Manager == devicePlugin && m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.GetRawBytes()), `"f:`+key+`"`) {
+			if m.Manager == devicePlugin && m.FieldsV1 != nil &&
+				strings.Contains(string(m.FieldsV1.GetRawBytes()), `"f:`+key+`"`) {
 				l.annotations[key] = nil
 			}
 		}

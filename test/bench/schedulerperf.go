@@ -1,0 +1,159 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/heddle-dev/heddle/test/cluster"
+)
+
+const (
+	perfModule = "test/bench/schedulerperf"
+	// perfRounds is how often each contender runs a workload, in turns.
+	perfRounds   = 3
+	perfHeddle   = "heddle"
+	throughput   = "SchedulingThroughput"
+	algorithm    = "scheduler_podgroup_scheduling_algorithm_duration_seconds"
+	perfMinRatio = 0.97
+)
+
+// perfWorkload is one workload of upstream's scheduler_perf.
+type perfWorkload struct {
+	what, topic, bench string
+	// least is the ratio of pods a second to the best of kube-scheduler's settings.
+	least float64
+	// most is milliseconds for the algorithm of one PodGroup; 0 means unlimited.
+	most float64
+}
+
+func perfWorkloads() []perfWorkload {
+	const gangs, tas = "podgroup/gangscheduling", "podgroup/tas"
+	return []perfWorkload{
+		{"1,000 gangs of 3", gangs, "GangScheduling/5000Nodes_1000Gangs_3000Pods", 1.5, 4},
+		{"3 gangs of 1,000", gangs, "GangScheduling/5000Nodes_3Gangs_3000Pods_1000PerGroup", 1.5, 300},
+		{"750 gangs of 4, each in a rack", tas, "TopologyAwareScheduling/5000Nodes_750Gangs_3000Pods", 8, 0},
+		{"3 gangs of 1,000, each in a rack", tas, "TopologyAwareScheduling/5000Nodes_3Gangs_3000Pods_1000PerGroup", 8, 300},
+		{
+			"a gang of 100 evicts 1,000 pods", "workload_preemption",
+			"GangPreemptionBasic/100Nodes_1PreemptorGang_100Pods_Evicting_1000InitPods", perfMinRatio, 0,
+		},
+		{"plain pods", "misc", "SchedulingBasic/5000Nodes_10000Pods", perfMinRatio, 0},
+		{"plain pods that spread", "topology_spreading", "TopologySpreading/5000Nodes_5000Pods", perfMinRatio, 0},
+	}
+}
+
+// perfResult is the median of a contender's rounds: pods a second, and the mean time of the algorithm for a
+// PodGroup in milliseconds.
+type perfResult struct{ pods, algorithm float64 }
+
+// schedulerPerf runs workloads of upstream's scheduler_perf by kube-scheduler and by heddle-scheduler.
+func schedulerPerf(ctx context.Context, stdout, log io.Writer) ([]row, error) {
+	dir, err := os.MkdirTemp("", "heddle-perf-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "perf.test")
+	build := exec.CommandContext(ctx, "go", "test", "-C", perfModule, "-c", "-vet=off", "-o", binary, ".")
+	// Upstream finds its API server's package by the path of its source.
+	build.Env, build.Stderr = append(os.Environ(), "GOFLAGS=-tags=grpcnotrace"), log
+	if err := build.Run(); err != nil {
+		return nil, fmt.Errorf("go test -c ./%s: %w", perfModule, err)
+	}
+	binaries, err := cluster.Builder{Log: log}.Build(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var rows []row
+	fmt.Fprintf(stdout, "%-36s %12s %12s %12s   pods/s, and ms of the algorithm for a PodGroup\n",
+		"scheduler_perf, 5,000 nodes", "native", "tuned", perfHeddle)
+	for _, w := range perfWorkloads() {
+		got := map[string][]perfResult{}
+		for range perfRounds {
+			for _, contender := range []string{"native", "tuned", perfHeddle} {
+				r, err := perfRun(ctx, binary, binaries.Kubernetes, dir, contender, w)
+				if err != nil {
+					return nil, err
+				}
+				got[contender] = append(got[contender], r)
+			}
+		}
+		native, tuned, heddle := medianResult(got["native"]), medianResult(got["tuned"]), medianResult(got[perfHeddle])
+		fmt.Fprintf(stdout, "%-36s %6.1f %5.1f %6.1f %5.1f %6.1f %5.1f\n", w.what,
+			native.pods, native.algorithm, tuned.pods, tuned.algorithm, heddle.pods, heddle.algorithm)
+		ratio := heddle.pods / max(native.pods, tuned.pods)
+		rows = append(rows, atLeast("scheduler_perf: "+w.what+", pods/s", ratio, w.least, "x", w.bench))
+		if w.most > 0 {
+			rows = append(rows, atMost("the same, algorithm for a PodGroup", heddle.algorithm, w.most, "ms", w.bench))
+		}
+	}
+	return rows, nil
+}
+
+// perfRun runs one workload in a process of its own, since upstream never resets the histogram of the algorithm.
+func perfRun(ctx context.Context, binary, etcd, dir, contender string, w perfWorkload) (perfResult, error) {
+	results, err := os.MkdirTemp(dir, "results-*")
+	if err != nil {
+		return perfResult{}, err
+	}
+	bench := "BenchmarkPerfScheduling/" + strings.ReplaceAll(regexp.QuoteMeta(w.bench), "/", "$/") + "$"
+	cmd := exec.CommandContext(ctx, binary,
+		"-test.run=^$", "-test.bench="+bench, "-test.benchtime=1x", "-test.timeout=30m",
+		"-perf-scheduling-label-filter=", "-topic="+w.topic, "-contender="+contender, "-data-items-dir="+results)
+	cmd.Dir, cmd.Env = perfModule, append(os.Environ(), "PATH="+etcd+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return perfResult{}, fmt.Errorf("%s by %s: %w\n%s", w.bench, contender, err, out[max(0, len(out)-4000):])
+	}
+	files, err := filepath.Glob(filepath.Join(results, "*.json"))
+	if err != nil || len(files) != 1 {
+		return perfResult{}, fmt.Errorf("%s by %s: %d files of results", w.bench, contender, len(files))
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		return perfResult{}, err
+	}
+	return perfDecode(data)
+}
+
+// perfDecode reads scheduler_perf's data items.
+func perfDecode(data []byte) (r perfResult, err error) {
+	var items struct {
+		DataItems []struct {
+			Data   map[string]float64 `json:"data"`
+			Labels map[string]string  `json:"labels"`
+		} `json:"dataItems"`
+	}
+	if err := json.Unmarshal(data, &items); err != nil {
+		return r, err
+	}
+	for _, i := range items.DataItems {
+		switch i.Labels["Metric"] {
+		case throughput:
+			r.pods = i.Data["Average"]
+		case algorithm:
+			r.algorithm = i.Data["Average"]
+		}
+	}
+	if r.pods == 0 {
+		return r, fmt.Errorf("no %s in the results", throughput)
+	}
+	return r, nil
+}
+
+func medianResult(all []perfResult) perfResult {
+	var pods, ms []float64
+	for _, r := range all {
+		pods, ms = append(pods, r.pods), append(ms, r.algorithm)
+	}
+	return perfResult{slices.Sorted(slices.Values(pods))[len(all)/2], slices.Sorted(slices.Values(ms))[len(all)/2]}
+}
