@@ -38,11 +38,15 @@ func TestPathOfAGPUAndAnHCA(t *testing.T) {
 			function("0000:20:00.0", "pci0000:15", nil, "15:02.0"), "PHB",
 		},
 		{
-			"one switch", []string{"0", "1"}, gpu,
+			"one switch",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:19:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0"), "PIX",
 		},
 		{
-			"a switch behind a switch", []string{"0", "1"}, gpu,
+			"a switch behind a switch",
+			[]string{"0", "1"},
+			gpu,
 			function("0000:1c:00.0", "pci0000:15", new(0), "15:01.0", "16:00.0", "17:01.0", "1a:00.0", "1b:00.0"), "PXB",
 		},
 		{

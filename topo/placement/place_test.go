@@ -78,7 +78,7 @@ func TestPlace(t *testing.T) {
 			placement.Gang
 			Pods int
 		}
-		if err := json.Unmarshal([]byte(asked), &row); err != nil {
+		if err := json.Unmarshal([]byte(asked), &row); err != nil { //nolint:musttag // Rows are of this test alone.
 			t.Fatal(err)
 		}
 		if row.Pods > 0 {

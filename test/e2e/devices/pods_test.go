@@ -219,9 +219,9 @@ func status(p *corev1.Pod, container string) *corev1.ContainerStatus {
 }
 
 // waitRestart waits until the container app runs again with at least this count.
-func (r *rig) waitRestart(t *testing.T, name string, count int32) *corev1.Pod {
+func (r *rig) waitRestart(t *testing.T, name string, count int32) {
 	t.Helper()
-	return r.waitPod(t, name, func(p *corev1.Pod) string {
+	r.waitPod(t, name, func(p *corev1.Pod) string {
 		s := status(p, "app")
 		if s.RestartCount < count || s.State.Running == nil {
 			return fmt.Sprintf("container app has %d restarts and should run with %d", s.RestartCount, count)
