@@ -10,7 +10,7 @@ fi
 for engine in docker podman; do
   if command -v "$engine" >/dev/null; then
     # The clone has the same path inside, so that git and the arguments above fit. The caches are volumes.
-    exec "$engine" run --rm --security-opt label=disable -v "$PWD:$PWD" -w "$PWD" -v heddle-go:/go -v heddle-cache:/root/.cache \
+    exec "$engine" run --rm --security-opt label=disable -v "$PWD:$PWD" -w "$PWD" -v heddle-go:/go -v heddle-cache:/cache -e XDG_CACHE_HOME=/cache \
       -e GIT_CONFIG_COUNT=1 -e GIT_CONFIG_KEY_0=safe.directory -e GIT_CONFIG_VALUE_0='*' "${GO_IMAGE:-golang:1.26-bookworm}" \
       bash -ec 'apt-get update -qq
         case $(dpkg --print-architecture) in
