@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/openapi/openapitest"
 )
 
-// schemas are those of an API server.
+// schemas returns the OpenAPI schemas of an API server.
 type schemas struct{ discovery.DiscoveryInterface }
 
 func (schemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }

@@ -60,7 +60,7 @@ func section(tb testing.TB, text string) *config.NodeConfig {
 	return new(c.Cluster.ForVendor("nvidia.com"))
 }
 
-// TestLabels: the file has how many GPUs of which product a machine has, what differs on it, and the configuration; and
+// TestLabels: the file has the number and the product of a machine's GPUs, what differs on it, and the configuration; and
 // what differs from the labels of eight H100.
 func TestLabels(t *testing.T) {
 	machines := map[string]*machine.Machine{

@@ -42,7 +42,7 @@ type Limiter struct {
 	settings settings
 }
 
-// settings are what the last Configure had.
+// settings holds the arguments of the last Configure.
 type settings struct {
 	// library is the path on the node of the one to preload, hook the path there of nvidia-cdi-hook,
 	// or empty, and driverRoot the root of the driver's libraries.

@@ -85,7 +85,7 @@ func newReader(t *testing.T) *reader {
 	return w
 }
 
-// commands are those of a part of the page, filled in.
+// commands returns the commands of a part of the page, with the reader's values.
 func (w *reader) commands(t *testing.T, part string) []string {
 	t.Helper()
 	commands := docs.Commands(t, w.installer.Root, quickStart, part)

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 )
 
-// boards are nodes under directors of which a source gives a GUID for each board, as a cluster manager does: the
+// boards returns nodes under directors. A source gives each board a GUID, as a cluster manager does. The
 // nodes' cables fill the ports in order, and a node's may be on two boards.
 func boards(nodes, rails, ports int) *fabrics.Fabric {
 	f := fabrics.New(fabrics.Plan{Sizes: []int{nodes}, Rails: rails, PerLeaf: rails})

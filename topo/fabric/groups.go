@@ -29,8 +29,8 @@ type grouping struct {
 	// foreign are the switches, in ascending order, that members of a group are linked
 	// to and that are foreign to the group.
 	foreign map[int32][]stray
-	// tied are, by ends, the groups between which vote 4 cannot decide, the likeliest first; straddles is set if so many
-	// members are tied, or have several links in another group, that they are by plan.
+	// tied holds, by ends, the groups between which vote 4 cannot decide, the likeliest first. straddles is set if one
+	// member in twenty is tied or has several links in another group: that is a plan, not wrong cables.
 	tied      map[int32][]int32
 	straddles bool
 	// anchors are the outcome of vote 1.

@@ -19,7 +19,7 @@ type shape struct {
 	facts
 }
 
-// facts are what the fleet shows about a shape.
+// facts holds what the fleet shows about a shape.
 type facts struct {
 	// wholes are the shapes that nodes of this one may have had, before they lost HCAs.
 	wholes []whole

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// claim is what a group has of a member: its links there that vote, those from usual rails, and the number of
+// claim counts what a group has of a member: its links there that vote, the links from usual rails, and the number of
 // all links at these switches.
 type claim struct{ group, votes, usual, fill int32 }
 

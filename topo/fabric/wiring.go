@@ -107,7 +107,7 @@ func (w *wiring) fits(leaf int32, r *railPorts) bool {
 	return 2*r.leaves.count(leaf) >= w.most[leaf] && w.most[leaf] > 0
 }
 
-// isPattern reports whether so many members have a rail on a leaf that it is right for all of them: three,
+// isPattern reports whether enough members have a rail on a leaf to make it right for all of them: three,
 // and one in twelve.
 func (w *wiring) isPattern(leaf int32, r *railPorts) bool {
 	n := r.leaves.count(leaf)

@@ -163,7 +163,7 @@ func (s *Server) pods(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 	s.listed(w, r, use, err)
 }
 
-// nodes is GET /v1/nodes: the names of the Nodes that label= selects, and of which pods of namespace= hold GPUs.
+// nodes is GET /v1/nodes: the names of the Nodes that label= selects and where pods of namespace= hold GPUs.
 func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ *snapshot.Snapshot) {
 	q := r.URL.Query()
 	namespace := q.Get("namespace")

@@ -41,7 +41,7 @@ func holder(namespace, name, node, gpus, key, value string) *corev1.Pod {
 	return p
 }
 
-// consumers asks an API server with two nodes, of which the first shares GPUs and has one that is unhealthy.
+// consumers asks an API server with two nodes. The first shares GPUs, one of them unhealthy.
 func consumers(t *testing.T) (*Consumers, *apiserver.Server) {
 	t.Helper()
 	api := apiserver.New()

@@ -168,7 +168,8 @@ func leaving(plan Plan) string {
 	return names(plan.Leaving)
 }
 
-// TestWhoPreempts: no gang of which a waiting member never preempts; what one that runs says does not matter.
+// TestWhoPreempts: a gang with a waiting member that never preempts evicts nobody. The policy of a running member does
+// not matter.
 func TestWhoPreempts(t *testing.T) {
 	h := newHunt(t, [][]string{{"a/a0 8 0 1"}, {"a/a1 8 0 1"}})
 	r := h.request(2, 8)

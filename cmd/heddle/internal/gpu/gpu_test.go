@@ -113,7 +113,7 @@ func two() *report.Report {
 
 var update = flag.Bool("update", false, "write the results in testdata")
 
-// TestCordon: the file has commands, before each what differs from a Node with two GPUs of which none is cordoned, and
+// TestCordon: the file has commands, before each what differs from a Node with two GPUs that are not cordoned, and
 // then what is written to the Node and printed.
 func TestCordon(t *testing.T) {
 	golden.Rows(t, "testdata/cordon.txt", *update, func(text string) string {

@@ -233,11 +233,11 @@ func (d *daemon) recordedAbsence(node *corev1.Node) time.Time {
 }
 
 // booted returns when the machine booted, or zero if unknown.
-func booted(procRoot string) time.Time {
+func booted(procRoot string, now time.Time) time.Time {
 	first, _, _ := strings.Cut(sysfs.New(procRoot).Text("uptime"), " ")
 	seconds, err := strconv.ParseFloat(first, 64)
 	if err != nil {
 		return time.Time{}
 	}
-	return time.Now().Add(-time.Duration(seconds * float64(time.Second)))
+	return now.Add(-time.Duration(seconds * float64(time.Second)))
 }

@@ -83,7 +83,7 @@ func (o *options) Run(ctx context.Context, log *slog.Logger, stdout io.Writer) e
 		return err
 	}
 	if !o.IsReplay() {
-		d.booted = booted(o.ProcRoot)
+		d.booted = booted(o.ProcRoot, time.Now())
 		if d.node != nil {
 			d.release = host.NewRelease()
 			o.Release = d.release

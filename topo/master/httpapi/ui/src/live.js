@@ -152,7 +152,7 @@ export const detail = (name, signal) => read(`v1/nodes/${encodeURIComponent(name
 /** use reads who has the GPUs of a node. */
 export const use = (node, signal) => read(`v1/pods?${new URLSearchParams({ node })}`, signal);
 
-/** nodes reads the names of the nodes that have labels, and of which pods of a namespace hold GPUs. */
+/** nodes reads the names of the nodes that have labels and where pods of a namespace hold GPUs. */
 export async function nodes(question, signal) {
   return new Set((await read(`v1/nodes?${new URLSearchParams(question)}`, signal)).nodes);
 }
