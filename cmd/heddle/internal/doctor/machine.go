@@ -226,8 +226,26 @@ func (l *Findings) hcas(m *machine.Machine, state *health.Snapshot) {
 			l.note(h.Name, "", "is the management function of an NVSwitch and not a network adapter, so no pod gets it")
 		case h.Role == machine.RoleVirtual:
 			l.note(h.Name, "", "is soft RDMA (%s), so no pod gets it unless a resource selects role virtual", h.Driver)
+		case h.Role == machine.RoleFabric:
+			if other := oneCable(m.HCAs[:i], h); other != nil {
+				l.note(other.Name+", "+h.Name, "", "share one cable (%s): a container with one of them may get half of its rate",
+					h.Ports[0].Rate)
+			}
 		}
 	}
+}
+
+// oneCable returns the HCA among others that reaches the same port of its adapter over PCIe lanes of its own, or nil:
+// their functions have one number in two places of the PCI tree, and one system image.
+func oneCable(others []machine.HCA, h *machine.HCA) *machine.HCA {
+	function := func(h *machine.HCA) string { return h.PCI[strings.LastIndexByte(h.PCI, '.')+1:] }
+	at := slices.IndexFunc(others, func(o machine.HCA) bool {
+		return o.SysImageGUID == h.SysImageGUID && o.Role == h.Role && o.PhysFn == "" && function(&o) == function(h)
+	})
+	if at < 0 || h.PhysFn != "" || len(h.Ports) == 0 || strings.Trim(h.SysImageGUID, "0:") == "" {
+		return nil
+	}
+	return &others[at]
 }
 
 // stack explains the state of the RDMA stack.
