@@ -44,18 +44,18 @@ func TestUnfinishedHeaders(t *testing.T) {
 	before := heap()
 	for i := range 330 {
 		from := &net.TCPAddr{IP: net.IPv4(127, 1, byte(i>>8), byte(i))}
-		c, err := (&net.Dialer{LocalAddr: from, Timeout: 10 * time.Second}).Dial("tcp", address)
+		c, err := (&net.Dialer{LocalAddr: from, Timeout: time.Minute}).Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, _ = io.WriteString(tls.Client(c, insecure), header) // The server may close the connection before.
 	}
 	if got := int64(heap()) - int64(before); got > 32<<20 {
 		t.Errorf("330 unfinished headers took %d MiB", got>>20)
 	}
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: insecure}}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: insecure}}
 	resp, err := client.Get("https://" + address + "/livez")
 	if err != nil {
 		t.Fatalf("a probe beside the other connections: %v", err)
