@@ -75,7 +75,7 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	if err := flag.Set("data-items-dir", results); err != nil {
 		b.Fatal(err)
 	}
-	upstreamCases(b, config)
+	upstreamCases(b, config, *contender == "heddle")
 	perf.RunBenchmarkPerfScheduling(b, "performance-config.yaml", *contender, registry, perf.WithPodsSchedulingTimeout(20*time.Minute))
 }
 
@@ -143,9 +143,9 @@ func latest() *snapshot.Latest {
 	return latest
 }
 
-// upstreamCases copies upstream's folder and works in the one of -topic. The only edit names the scheduler's
-// configuration in each case that has none of its own.
-func upstreamCases(b *testing.B, config string) {
+// upstreamCases copies upstream's folder and works in the one of -topic. The only edits name the scheduler's
+// configuration in each case, and turn on the feature gate that heddle's chart turns on beside GenericWorkload.
+func upstreamCases(b *testing.B, config string, topologyAware bool) {
 	b.Helper()
 	module, err := exec.CommandContext(b.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {
@@ -167,9 +167,14 @@ func upstreamCases(b *testing.B, config string) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	const gate = "TopologyAwareWorkloadScheduling: true"
+	topologyAware = topologyAware && !bytes.Contains(text, []byte(gate))
 	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
 		out.WriteString(line)
+		if before, ok := strings.CutSuffix(line, "GenericWorkload: true\n"); ok && topologyAware {
+			out.WriteString(before + gate + "\n")
+		}
 		if strings.HasPrefix(line, "- name: ") {
 			fmt.Fprintf(&out, "  schedulerConfigPath: %s\n", file)
 		}
