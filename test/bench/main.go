@@ -83,7 +83,6 @@ func parts(stdout io.Writer) []part {
 		{"placement", places},
 		{"gangs", gangs},
 		{"sgpu-scheduler", sgpuScheduler},
-		{"rates", rates},
 		{"openb", func(context.Context, io.Writer) ([]row, error) { return packed(stdout) }},
 		{"schedulerperf", func(ctx context.Context, log io.Writer) ([]row, error) { return schedulerPerf(ctx, stdout, log) }},
 		// Its tables are results too.

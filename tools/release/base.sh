@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# base.sh ARCH DIR: the base layer of the images in DIR, from the newest Debian packages of any architecture, and a line
-# for each package, NAME VERSION SHA256. The programs need the C library, that NVML is loaded with, and the certificate
-# authorities. The user's cache keeps the packages for a day, and longer while there is no mirror.
+# base.sh ARCH DIR: the base layer of the images in DIR, from the newest Debian packages of any architecture. The programs
+# need the C library, that NVML is loaded with, and the certificate authorities. The user's cache keeps the packages for a
+# day, and longer while there is no mirror. Scanners of images find the packages in var/lib/dpkg/status.d.
 # base.sh --trim DIR: the last step alone.
 set -euo pipefail
 umask 022
@@ -51,8 +51,8 @@ if [[ $1 != --trim ]]; then
   fi
   for file in "$debs"/*.deb; do
     dpkg-deb -x "$file" "$2"
-    IFS=_ read -r name version _ <<<"$(basename "$file")" # apt-get escapes colons.
-    echo "$name ${version//%3a/:} $(sha256sum <"$file" | cut -d' ' -f1)"
+    mkdir -p "$2/var/lib/dpkg/status.d"
+    dpkg-deb -f "$file" >"$2/var/lib/dpkg/status.d/$(dpkg-deb -f "$file" Package)"
   done
 fi
 cd "$2"

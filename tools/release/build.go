@@ -19,8 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// images writes an OCI layout for each program, an index with an image for every architecture, and the bill of
-// materials of each image.
+// images writes an OCI layout for each program, an index with an image for every architecture.
 func images(ctx context.Context, l *linker, o *options, names []string) error {
 	revision, err := git(ctx, l.root, "rev-parse", "HEAD")
 	if err != nil {
@@ -31,10 +30,8 @@ func images(ctx context.Context, l *linker, o *options, names []string) error {
 	}
 	indexes := map[string]v1.ImageIndex{}
 	for arch := range strings.SplitSeq(o.arch, ",") {
-		var debs []debian
-		base, err := layer(func(dir string) (err error) {
-			debs, err = fillBase(ctx, l.root, arch, dir)
-			return err
+		base, err := layer(func(dir string) error {
+			return execute(exec.CommandContext(ctx, filepath.Join(l.root, "tools/release/base.sh"), arch, dir))
 		})
 		if err != nil {
 			return err
@@ -43,13 +40,6 @@ func images(ctx context.Context, l *linker, o *options, names []string) error {
 			return err
 		}
 		for _, name := range names {
-			sbom, err := billOfMaterials(l, name, arch, debs)
-			if err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(o.out, name+"-"+arch+".spdx.json"), sbom, 0o644); err != nil {
-				return err
-			}
 			img, err := image(l, name, arch, revision, base)
 			if err != nil {
 				return fmt.Errorf("%s for %s: %w", name, arch, err)
@@ -80,25 +70,6 @@ func images(ctx context.Context, l *linker, o *options, names []string) error {
 		fmt.Printf("%s:%s %s\n", name, l.version, o.arch)
 	}
 	return nil
-}
-
-// debian is a Debian package of the base layer.
-type debian struct{ name, version, sha256 string }
-
-// fillBase makes the base layer in a directory, and returns its packages.
-func fillBase(ctx context.Context, root, arch, dir string) (all []debian, err error) {
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "tools/release/base.sh"), arch, dir)
-	cmd.Stdout = &out
-	if err := execute(cmd); err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(out.String()) {
-		if fields := strings.Fields(line); len(fields) == 3 {
-			all = append(all, debian{fields[0], fields[1], fields[2]})
-		}
-	}
-	return all, nil
 }
 
 func git(ctx context.Context, root string, args ...string) (string, error) {

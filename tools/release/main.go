@@ -12,8 +12,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -109,9 +107,4 @@ func build(ctx context.Context, o *options, asImages bool, names []string) error
 		return images(ctx, l, o, names)
 	}
 	return programs(ctx, l, runtime.GOARCH, o.out, names)
-}
-
-func digest(content []byte) string {
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:])
 }

@@ -92,12 +92,10 @@ func BestFit() Policy {
 // Heddle is heddle-scheduler's order: that of its plugin, by its own code.
 func Heddle(nodes []Node) Policy {
 	var d packing.Demand
-	// GPUs that accept a model, by the models of tasks.
-	capacity, on := int64(0), map[string]int64{}
+	capacity := int64(0)
 	for i := range nodes {
 		capacity += int64(packing.Whole * len(nodes[i].GPUs))
 	}
-	only := map[string][]string{}
 	amounts := func(t *Task) map[corev1.ResourceName]int64 {
 		return map[corev1.ResourceName]int64{corev1.ResourceCPU: t.CPU, corev1.ResourceMemory: t.Memory}
 	}
@@ -128,15 +126,17 @@ func Heddle(nodes []Node) Policy {
 			return merit{d.Cost(n.Name, before, after), float64(rest), float64(before.GPUs), left}
 		},
 		Learn: func(t *Task) {
-			if t.Models != "" && only[t.Models] == nil {
+			if t.Models != "" && !d.Knows(t.Models) {
+				var only []string
+				on := int64(0)
 				for i := range nodes {
 					if strings.Contains("|"+t.Models+"|", "|"+nodes[i].Model+"|") {
-						only[t.Models] = append(only[t.Models], nodes[i].Name)
-						on[t.Models] += int64(packing.Whole * len(nodes[i].GPUs))
+						only, on = append(only, nodes[i].Name), on+int64(packing.Whole*len(nodes[i].GPUs))
 					}
 				}
+				d.Select(t.Models, only, on)
 			}
-			d.Add(percent(t.total()), amounts(t), capacity, only[t.Models], on[t.Models])
+			d.Add(percent(t.total()), amounts(t), capacity, t.Models)
 		},
 	}
 }

@@ -7,6 +7,7 @@
 package packing
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -28,23 +29,33 @@ type Room struct {
 // the cluster are given out once more, since what is asked for changes. It is not safe for concurrent use.
 type Demand struct {
 	names []corev1.ResourceName
-	// needs has the amounts of names that pods asked for, gpus the GPUs of the same pods, and selective, by
-	// node, the GPUs of pods that only some nodes take, per GPU of these nodes. Later pods count more: by
-	// weight, which grows with each of them.
-	needs     []float64
-	gpus      float64
-	selective map[string]float64
-	weight    float64
+	// needs has the amounts of names that pods asked for, gpus the GPUs of the same pods. Later pods count
+	// more: by weight, which grows with each of them.
+	needs  []float64
+	gpus   float64
+	weight float64
+	// classes are of pods that only some nodes take, by name; selecting has the classes that select a node.
+	classes   map[string]*class
+	selecting map[string][]*class
 	// capacity is the GPUs of all nodes.
 	capacity float64
 }
 
+// class has the GPUs that its pods asked for, and its nodes with their GPUs.
+type class struct {
+	gpus, on float64
+	nodes    []string
+}
+
+// maxClasses bounds the classes. Those that asked for least are forgotten.
+const maxClasses = 64
+
 // Names are the resources that pods with GPUs ask for beside these.
 func (d *Demand) Names() []corev1.ResourceName { return d.names }
 
-// Add learns from a pod with GPUs. capacity is the GPUs of all nodes. If only some nodes take the pod, only
-// are these, and on is how many GPUs they have.
-func (d *Demand) Add(gpus int64, amounts map[corev1.ResourceName]int64, capacity int64, only []string, on int64) {
+// Add learns from a pod with GPUs. capacity is the GPUs of all nodes; of is the pod's class, see [Demand.Select],
+// or empty if all nodes take the pod.
+func (d *Demand) Add(gpus int64, amounts map[corev1.ResourceName]int64, capacity int64, of string) {
 	if gpus <= 0 || capacity <= 0 {
 		return
 	}
@@ -63,11 +74,8 @@ func (d *Demand) Add(gpus int64, amounts map[corev1.ResourceName]int64, capacity
 		}
 		d.needs[at] += d.weight * float64(amounts[name])
 	}
-	if d.selective == nil {
-		d.selective = map[string]float64{}
-	}
-	for _, node := range only {
-		d.selective[node] += added / float64(max(on, 1))
+	if c := d.classes[of]; c != nil {
+		c.gpus += added
 	}
 }
 
@@ -76,14 +84,48 @@ func (d *Demand) scale(by float64) {
 	for i := range d.needs {
 		d.needs[i] *= by
 	}
-	for node := range d.selective {
-		d.selective[node] *= by
+	for _, c := range d.classes {
+		c.gpus *= by
 	}
 }
 
-// Keep forgets the nodes that are not among some.
-func (d *Demand) Keep(nodes map[string]bool) {
-	maps.DeleteFunc(d.selective, func(node string, _ float64) bool { return !nodes[node] })
+// Knows reports whether the nodes of a class are known.
+func (d *Demand) Knows(of string) bool { return d.classes[of] != nil }
+
+// Select replaces the nodes that take pods of a class; on is how many GPUs these nodes have.
+func (d *Demand) Select(of string, nodes []string, on int64) {
+	if d.classes == nil {
+		d.classes, d.selecting = map[string]*class{}, map[string][]*class{}
+	}
+	c := d.classes[of]
+	if c == nil {
+		c = &class{}
+		if len(d.classes) == maxClasses {
+			d.forget(slices.MinFunc(slices.Sorted(maps.Keys(d.classes)), func(a, b string) int {
+				return cmp.Compare(d.classes[a].gpus, d.classes[b].gpus)
+			}))
+		}
+		d.classes[of] = c
+	}
+	d.deselect(c)
+	c.nodes, c.on = nodes, float64(max(on, 1))
+	for _, node := range nodes {
+		d.selecting[node] = append(d.selecting[node], c)
+	}
+}
+
+func (d *Demand) forget(of string) {
+	d.deselect(d.classes[of])
+	delete(d.classes, of)
+}
+
+func (d *Demand) deselect(c *class) {
+	for _, node := range c.nodes {
+		others := slices.DeleteFunc(d.selecting[node], func(other *class) bool { return other == c })
+		if d.selecting[node] = others; len(others) == 0 {
+			delete(d.selecting, node)
+		}
+	}
 }
 
 // Cost returns how many GPUs, in percent of one, are lost for others on a node with the room before and after a
@@ -92,8 +134,10 @@ func (d *Demand) Keep(nodes map[string]bool) {
 // much would else go to idle nodes. A GPU costs more on a node that many ask for who can use few others.
 func (d *Demand) Cost(node string, before, after Room) float64 {
 	price := 1.0
-	if d.gpus > 0 {
-		price += d.selective[node] * d.capacity / d.gpus
+	for _, c := range d.selecting[node] {
+		if c.gpus > 0 {
+			price += c.gpus / c.on * d.capacity / d.gpus
+		}
 	}
 	lost := d.usable(before) - d.usable(after) + float64(max(0, after.Parts-before.Parts))
 	return max(lost, float64(before.GPUs-after.GPUs)) * price

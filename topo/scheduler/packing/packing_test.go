@@ -1,6 +1,7 @@
 package packing
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -12,9 +13,10 @@ type amounts = map[corev1.ResourceName]int64
 func TestCost(t *testing.T) {
 	learned := func() *Demand {
 		var d Demand
+		d.Select("T4", []string{"t4"}, 20_000)
 		for range 50 { // 10 cores and 64 of memory for each GPU; a third GPU of four is asked for on t4 alone.
-			d.Add(2*Whole, amounts{"cpu": 20_000, "memory": 128}, 80_000, nil, 0)
-			d.Add(1*Whole, amounts{"cpu": 10_000, "memory": 64}, 80_000, []string{"t4"}, 20_000)
+			d.Add(2*Whole, amounts{"cpu": 20_000, "memory": 128}, 80_000, "")
+			d.Add(1*Whole, amounts{"cpu": 10_000, "memory": 64}, 80_000, "T4")
 		}
 		return &d
 	}
@@ -51,21 +53,35 @@ func TestCost(t *testing.T) {
 // What pods asked for long ago does not count, however long that goes on.
 func TestForgets(t *testing.T) {
 	var d Demand
-	add := func(times int, cpu int64, only ...string) {
+	add := func(times int, cpu int64, of string) {
 		for range times {
-			d.Add(Whole, amounts{"cpu": cpu}, 800, only, 100)
+			d.Add(Whole, amounts{"cpu": cpu}, 800, of)
 		}
 	}
+	d.Select("old", []string{"old", "both"}, 100)
 	add(4000, 50_000, "old")
-	add(100, 10_000)
+	add(100, 10_000, "")
 	if got := d.usable(Room{800, 0, []int64{40_000}}); math.Abs(got-400) > 0.1 {
 		t.Errorf("40 cores are for %.2f percent", got)
 	}
-	if got := d.Cost("old", Room{GPUs: 100, Left: []int64{-1}}, Room{Left: []int64{-1}}); got > 100.1 {
+	cost := func(node string) float64 {
+		return d.Cost(node, Room{GPUs: 100, Left: []int64{-1}}, Room{Left: []int64{-1}})
+	}
+	if got := cost("old"); got > 100.1 {
 		t.Errorf("a GPU for which nobody asks any longer costs %.2f", got)
 	}
-	d.Keep(map[string]bool{"new": true})
-	if len(d.selective) > 0 {
-		t.Errorf("%v of nodes that are gone", d.selective)
+	add(100, 10_000, "old")
+	d.Select("old", []string{"both"}, 100)
+	if got := cost("old"); got != 100 {
+		t.Errorf("a GPU of a node that the class no longer selects costs %.2f", got)
+	}
+	if got := cost("both"); got < 200 {
+		t.Errorf("a GPU that a class selects costs %.2f", got)
+	}
+	for i := range maxClasses {
+		d.Select(fmt.Sprint("new", i), nil, 0)
+	}
+	if len(d.classes) != maxClasses || !d.Knows("old") || d.Knows("new0") {
+		t.Errorf("%d classes; the one that asked for most is known: %v", len(d.classes), d.Knows("old"))
 	}
 }

@@ -25,8 +25,10 @@ func crossing() (groups, domains []v1alpha1.Group) {
 
 // What a gang asks for decides by which axis it is planned.
 func TestTheTreeOfAGang(t *testing.T) {
-	f := forest{names: []string{"n0", "n1", "n2", "n3", "n4", "n5", "new"}}
-	f.plant(crossing())
+	names := []string{"n0", "n1", "n2", "n3", "n4", "n5", "new"}
+	groups, domains := crossing()
+	var f forest
+	f.plant(groups, domains, names)
 	for _, tt := range []struct {
 		name string
 		spec gang.Spec
@@ -47,21 +49,20 @@ func TestTheTreeOfAGang(t *testing.T) {
 	if diff := cmp.Diff(want, f.largest([]int32{1, 1, 1, 1, 1, 1, 9})); diff != "" {
 		t.Errorf("the largest gangs (-want +got):\n%s", diff)
 	}
-	groups, _ := crossing()
 	groups[0].Kind = "nvlink-part"
-	f.plant(groups, nil)
+	f.plant(groups, nil, names)
 	if got := f.largest([]int32{1, 1, 1, 1, 1, 1, 9})["nvlink-part"]; got != 3 {
 		t.Errorf("a group of topo-master's of the kind of parts has room for %d", got)
 	}
 	groups, _ = crossing()
-	f.plant(groups, nil)
+	f.plant(groups, nil, names)
 	if f.axes != nil || f.of(&gang.Spec{Required: "leaf"}) != f.of(&gang.Spec{GroupSize: 8}) || f.fabric == nil {
 		t.Error("two axes where no domain crosses")
 	}
 	// A domain that has the name of a part contradicts the trees, and is not believed.
 	bad := leaf("nvlink-1 on leaf leaf-0", 2)
 	bad.Kind = "nvlink-part"
-	f.plant(append(groups, leaf("x")), []v1alpha1.Group{bad, {Name: "", Kind: "nvlink", Child: bad.Child}})
+	f.plant(append(groups, leaf("x")), []v1alpha1.Group{bad, {Name: "", Kind: "nvlink", Child: bad.Child}}, names)
 	if f.fabric == nil {
 		t.Error("no tree")
 	}

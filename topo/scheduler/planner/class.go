@@ -140,8 +140,16 @@ func (c *Class) Obstacle(node *corev1.Node) string {
 	return ""
 }
 
-// Selects reports whether the pods name the nodes that they accept, or need some that have several HCAs.
-func (c *Class) Selects() bool { return c.selective || len(c.hcas) > 0 }
+// Selects reports whether the pods name the nodes that they accept, or need some that have several HCAs. gpus are
+// the names of whole GPUs.
+func (c *Class) Selects(gpus sgpu.GPUs) bool {
+	for name := range c.hcas {
+		if !slices.Contains(gpus, name) {
+			return true
+		}
+	}
+	return c.selective
+}
 
 // selects reports whether the pods' node selector and required affinity select a node.
 func (c *Class) selects(node *corev1.Node) bool {

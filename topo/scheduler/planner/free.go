@@ -10,14 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Node is a node with its pods. It is not changed once made.
+// Node is a node with its pods. It is not changed once made, so that what follows from a node holds as long as
+// queries have the same pointer.
 type Node struct {
 	*corev1.Node
 	Pods []*corev1.Pod
 	// Allocatable has the resources for pods, Requested the sum of the requests of the node's pods.
 	Allocatable, Requested Amounts
-	// Generation changes with everything else. No two nodes have the same one.
-	Generation int64
 }
 
 // NewNode returns a node with pods that are bound to it.
@@ -168,39 +167,88 @@ func (f *Free) Left(name corev1.ResourceName) int64 {
 // maxClasses bounds the classes in a table.
 const maxClasses = 128
 
-// Table caches how many pods of a class fit on a node. It is for one goroutine, since
-// scheduling cycles run one after another.
+// Table caches what follows from the nodes of queries: how many pods of a class fit, the values of labels, the
+// places of names. Each call goes through all nodes, and looks only into those that are new: reading thousands of
+// nodes takes longer than the plan of a small gang. It is for one goroutine, since scheduling cycles run one after
+// another.
 type Table struct {
-	// rows are by class, in the order of a query's nodes.
-	rows map[Key][]count
+	// nodes are those of the last query, at has their places by name, and soft counts those with
+	// a taint PreferNoSchedule.
+	nodes []*Node
+	at    map[string]int
+	soft  int
+	// rows are by class, labels by label; both in the order of a query's nodes.
+	rows   map[Key][]count
+	labels map[string][]label
 }
 
-// count is valid for a node's generation. The cycle of a PodGroup adds members to a node
-// without another generation, so the number of pods counts too.
+// count is how many pods of a class fit on a node, label a node's value of a label.
 type count struct {
-	generation  int64
-	value, pods int32
+	node *Node
+	fit  int32
 }
 
-// Count writes how many pods of a class fit on each node, in the order of Nodes, into the
-// storage of into. What is equal for every query comes from the cache; reservations cannot
-// matter on a node with nothing free.
+type label struct {
+	node  *Node
+	value string
+}
+
+// follow takes the nodes of a query, and reports whether they have other names than those before.
+func (t *Table) follow(nodes []*Node) (renamed bool) {
+	renamed = t.at == nil || len(nodes) != len(t.nodes)
+	for i := 0; !renamed && i < len(nodes); i++ {
+		if old := t.nodes[i]; old != nodes[i] {
+			renamed = old.Name != nodes[i].Name
+			t.soft += softTaints(nodes[i]) - softTaints(old)
+			t.nodes[i] = nodes[i]
+		}
+	}
+	if !renamed {
+		return false
+	}
+	t.nodes, t.at, t.soft = slices.Clone(nodes), make(map[string]int, len(nodes)), 0
+	for i, n := range nodes {
+		t.at[n.Name] = i
+		t.soft += softTaints(n)
+	}
+	return true
+}
+
+func softTaints(n *Node) int {
+	if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPreferNoSchedule }) {
+		return 1
+	}
+	return 0
+}
+
+// Count writes how many pods of a class fit on each node, in the order of Nodes, into the storage of
+// into. Reservations cannot matter on a node with nothing free.
 func (t *Table) Count(q *Query, c *Class, into []int32) []int32 {
+	t.follow(q.Nodes)
+	if t.rows == nil || len(t.rows) >= maxClasses && t.rows[c.Key] == nil {
+		t.rows = map[Key][]count{}
+	}
+	counts := slices.Grow(t.rows[c.Key], len(q.Nodes))[:len(q.Nodes)]
+	t.rows[c.Key] = counts
 	into = into[:0]
-	counts := t.row(c.Key, len(q.Nodes))
 	for i, n := range q.Nodes {
-		_, gone := q.Gone[n.Name]
-		at, pods := &counts[i], int32(len(n.Pods)) //nolint:gosec // A node has few.
-		if !gone && (at.generation != n.Generation || at.pods != pods) {
+		if counts[i].node != n {
 			free := Free{node: n}
-			*at = count{n.Generation, free.Count(c), pods}
+			counts[i] = count{n, free.Count(c)}
 		}
-		value := at.value
-		if gone || value > 0 && len(q.Reservations[n.Name]) > 0 {
-			free := q.Free(n)
-			value = free.Count(c)
+		into = append(into, counts[i].fit)
+	}
+	recount := func(name string, always bool) {
+		if i, ok := t.at[name]; ok && (always || into[i] > 0) {
+			free := q.Free(q.Nodes[i])
+			into[i] = free.Count(c)
 		}
-		into = append(into, value)
+	}
+	for name := range q.Reservations {
+		recount(name, false)
+	}
+	for name := range q.Gone {
+		recount(name, true)
 	}
 	return into
 }
@@ -210,15 +258,17 @@ func (t *Table) Free(q *Query, name corev1.ResourceName, into []int32) []int32 {
 	return t.Count(q, &Class{Key: sha256.Sum256([]byte(name)), Amounts: Amounts{name: 1}, anywhere: true}, into)
 }
 
-// row returns the counts of a class. All rows are dropped when there are too many.
-func (t *Table) row(key Key, nodes int) []count {
-	if t.rows == nil || len(t.rows) >= maxClasses && t.rows[key] == nil {
-		t.rows = map[Key][]count{}
+// values writes the values of a label into a list by the nodes' IDs.
+func (t *Table) values(key string, ids []int32, into []string) {
+	if t.labels == nil || len(t.labels) >= maxClasses && t.labels[key] == nil {
+		t.labels = map[string][]label{}
 	}
-	counts := t.rows[key]
-	for len(counts) < nodes {
-		counts = append(counts, count{generation: -1})
+	values := slices.Grow(t.labels[key], len(t.nodes))[:len(t.nodes)]
+	t.labels[key] = values
+	for i, n := range t.nodes {
+		if values[i].node != n {
+			values[i] = label{n, n.Labels[key]}
+		}
+		into[ids[i]] = values[i].value
 	}
-	t.rows[key] = counts
-	return counts
 }

@@ -132,47 +132,34 @@ func TestCount(t *testing.T) {
 	}
 }
 
-func TestTableFollowsGenerations(t *testing.T) {
+func TestTableFollowsNodes(t *testing.T) {
 	var table planner.Table
 	a, b := node(), node()
-	a.Generation, b.Generation = 1, 2
 	b.Name = "m"
 	q, class := planner.Query{Nodes: []*planner.Node{a, b}}, planner.ClassOf(pod("new", "1", "4", 0), nil)
-	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
-		t.Fatal(diff)
+	check := func(what string, want ...int32) {
+		t.Helper()
+		if diff := cmp.Diff(want, table.Count(&q, class, nil)); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
 	}
+	check("two nodes", 2, 2)
 	a.Allocatable[gpu] = 4
-	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
-		t.Errorf("the same generation is looked at again: %s", diff)
-	}
-	// A PodGroup's cycle puts members on a node, and keeps the generation.
-	empty := *b
-	*b = *node(pod("b", "1", "4", 0))
-	b.Name, b.Generation = "m", 2
-	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, class, nil)); diff != "" {
-		t.Errorf("with a pod tried out: %s", diff)
-	}
-	*b = empty
-	if diff := cmp.Diff([]int32{2, 2}, table.Count(&q, class, nil)); diff != "" {
-		t.Errorf("with the pod gone again: %s", diff)
-	}
-	a.Generation = 3
-	if diff := cmp.Diff([]int32{1, 2}, table.Count(&q, class, nil)); diff != "" {
-		t.Error(diff)
-	}
-	q.Nodes = []*planner.Node{b, a}
-	if diff := cmp.Diff([]int32{2, 1}, table.Count(&q, class, nil)); diff != "" {
-		t.Errorf("in another order: %s", diff)
-	}
+	check("the same node is looked at again", 2, 2)
+	full := node(pod("b", "1", "4", 0))
+	full.Name = "m"
+	q.Nodes = []*planner.Node{a, full}
+	check("another state of a node", 2, 1)
+	q.Reservations = planner.Reservations{"m": {{UID: "other", Priority: 5, Amounts: planner.Amounts{gpu: 4}}}}
+	check("a reservation", 2, 0)
+	q.Nodes = []*planner.Node{full, a}
+	check("in another order", 0, 1)
 	q.Nodes = q.Nodes[1:]
-	if diff := cmp.Diff([]int32{1}, table.Count(&q, class, nil)); diff != "" {
-		t.Errorf("with a node less: %s", diff)
-	}
+	check("with a node less", 1)
 }
 
 func TestFree(t *testing.T) {
 	a, b := node(pod("a", "1", "3", 0)), node()
-	a.Generation, b.Generation = 1, 2
 	b.Name, b.Spec.Unschedulable = "m", true
 	reserved := planner.Reservations{"m": {{UID: "other", Priority: 5, Amounts: planner.Amounts{gpu: 2}}}}
 	var table planner.Table
@@ -193,7 +180,6 @@ func TestFree(t *testing.T) {
 		})
 	}
 	a = node()
-	a.Generation = 3
 	if diff := cmp.Diff([]int32{8, 8}, table.Free(&planner.Query{Nodes: []*planner.Node{a, b}}, gpu, nil)); diff != "" {
 		t.Errorf("a pod has gone: %s", diff)
 	}

@@ -143,7 +143,7 @@ func (p *Planner) plan(g *Gang, query *Query, tried types.UID) (Place, error) {
 	}
 	query.Priority = g.priority()
 	room := p.capacity(tree, query, classes)
-	search := tree.search(g, query.Nodes, &request)
+	search := p.search(tree, g, &request)
 	found, err := search.place(room)
 	if err != nil {
 		return Place{}, err

@@ -25,21 +25,18 @@ const (
 // search finds the place of a gang: with a label, on nodes with one value of it.
 type search struct {
 	*tree
-	nodes []*Node
+	table *Table
 	gang  *placement.Gang
 	label string
 	// values are the label's values, by node of the tree; empty without a label.
 	values []string
 }
 
-func (t *tree) search(g *Gang, nodes []*Node, request *placement.Gang) *search {
-	s := &search{tree: t, nodes: nodes, gang: request, label: g.label()}
-	if s.label == "" {
-		return s
-	}
-	s.values = make([]string, t.placement.Len())
-	for at, id := range t.ids {
-		s.values[id] = nodes[at].Labels[s.label]
+func (p *Planner) search(t *tree, g *Gang, request *placement.Gang) *search {
+	s := &search{tree: t, table: &p.table, gang: request, label: g.label()}
+	if s.label != "" {
+		s.values = make([]string, t.placement.Len())
+		p.table.values(s.label, t.ids, s.values)
 	}
 	return s
 }
@@ -170,9 +167,12 @@ func (s *search) preferences(g *Gang) []int64 {
 		// The API server rejects what cannot be parsed.
 		terms, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
+	if terms == nil && s.table.soft == 0 {
+		return nil
+	}
 	scores := make([]int64, s.placement.Len())
 	for at, id := range s.ids {
-		node := s.nodes[at].Node
+		node := s.table.nodes[at].Node
 		if terms != nil {
 			scores[id] = terms.Score(node)
 		}

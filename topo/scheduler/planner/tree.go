@@ -14,8 +14,6 @@ type forest struct {
 	// generation and fresh are of the answer that the trees are made from.
 	generation uint64
 	fresh      bool
-	// names are of the scheduler's nodes, in its order.
-	names []string
 	// fabric, nvlink and whole are one tree unless NVLink domains cross groups of the fabric.
 	fabric, nvlink, whole *tree
 	axes                  *placement.Axes
@@ -35,36 +33,36 @@ func (p *Planner) update(nodes []*Node) {
 	f := &p.forest
 	answer, _ := p.topology.Current()
 	fresh := answer.Fresh(time.Now())
-	same := slices.EqualFunc(nodes, f.names, func(n *Node, name string) bool { return n.Name == name })
-	if f.fabric != nil && f.fresh == fresh && (!fresh || f.generation == answer.Generation) && same {
+	renamed := p.table.follow(nodes)
+	if f.fabric != nil && f.fresh == fresh && (!fresh || f.generation == answer.Generation) && !renamed {
 		return
 	}
 	if !fresh {
 		answer.Groups, answer.Domains = nil, nil
 	}
-	f.names = f.names[:0]
-	for _, n := range nodes {
-		f.names = append(f.names, n.Name)
-	}
 	f.generation, f.fresh = answer.Generation, fresh
-	f.plant(answer.Groups, answer.Domains)
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	f.plant(answer.Groups, answer.Domains, names)
 }
 
 // plant makes the trees from topo-master's groups and from the domains that cross them.
-func (f *forest) plant(groups, domains []v1alpha1.Group) {
+func (f *forest) plant(groups, domains []v1alpha1.Group, names []string) {
 	if f.axes = placement.NewAxes(groups, domains); f.axes != nil {
-		f.fabric, f.nvlink, f.whole = f.tree(f.axes.Fabric), f.tree(f.axes.NVLink), f.tree(f.axes.Whole)
+		f.fabric, f.nvlink, f.whole = newTree(f.axes.Fabric, names), newTree(f.axes.NVLink, names), newTree(f.axes.Whole, names)
 	}
 	if f.axes == nil || f.fabric == nil || f.nvlink == nil || f.whole == nil {
-		one := f.tree(groups)
+		one := newTree(groups, names)
 		f.axes, f.fabric, f.nvlink, f.whole = nil, one, one, one
 	}
 }
 
-// tree makes a tree of groups. It returns nil for contradictory groups; the client has checked the
-// groups of topo-master.
-func (f *forest) tree(groups []v1alpha1.Group) *tree {
-	made, err := placement.New(groups, f.names...)
+// newTree makes a tree of groups with the scheduler's nodes. It returns nil for contradictory groups; the client has
+// checked the groups of topo-master.
+func newTree(groups []v1alpha1.Group, names []string) *tree {
+	made, err := placement.New(groups, names...)
 	if err != nil {
 		return nil
 	}
@@ -72,7 +70,7 @@ func (f *forest) tree(groups []v1alpha1.Group) *tree {
 	for i := range t.at {
 		t.at[i] = -1
 	}
-	for i, name := range f.names {
+	for i, name := range names {
 		id, _ := made.ID(name)
 		t.ids = append(t.ids, id)
 		t.at[id] = int32(i)

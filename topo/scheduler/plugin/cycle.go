@@ -41,6 +41,8 @@ type cycle struct {
 	decision *allocation.Allocation
 	// scores has the score of each node by its name.
 	scores map[string]int64
+	// learned reports that the pod's request is among the demand.
+	learned bool
 }
 
 // Clone is for preemption, which tries nodes without some pods.

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-scheduler/framework"
@@ -11,19 +12,24 @@ import (
 
 // nodes converts the framework's nodes to values, and keeps those that did not change. It is for
 // one goroutine: that of the scheduling cycles.
-type nodes struct{ known []*planner.Node }
+type nodes struct {
+	known []*planner.Node
+	seen  []seen
+}
+
+// seen identifies a node's state: in the cycle of a PodGroup its pods change without its generation.
+type seen struct {
+	generation int64
+	pods       int
+}
 
 // of returns the nodes. They are valid until the next call.
 func (n *nodes) of(infos []framework.NodeInfo) []*planner.Node {
-	n.known = n.known[:min(len(n.known), len(infos))]
+	n.known = slices.Grow(n.known, len(infos))[:len(infos)]
+	n.seen = slices.Grow(n.seen, len(infos))[:len(infos)]
 	for i, info := range infos {
-		if i == len(n.known) {
-			n.known = append(n.known, nodeOf(info))
-			continue
-		}
-		// In the cycle of a PodGroup the pods of a node change without its generation.
-		if k := n.known[i]; k.Generation != info.GetGeneration() || len(k.Pods) != len(info.GetPods()) {
-			n.known[i] = nodeOf(info)
+		if now := (seen{info.GetGeneration(), len(info.GetPods())}); n.known[i] == nil || n.seen[i] != now {
+			n.known[i], n.seen[i] = nodeOf(info), now
 		}
 	}
 	return n.known
@@ -31,7 +37,7 @@ func (n *nodes) of(infos []framework.NodeInfo) []*planner.Node {
 
 func nodeOf(info framework.NodeInfo) *planner.Node {
 	out := &planner.Node{
-		Node: info.Node(), Generation: info.GetGeneration(), Pods: make([]*corev1.Pod, 0, len(info.GetPods())),
+		Node: info.Node(), Pods: make([]*corev1.Pod, 0, len(info.GetPods())),
 		Allocatable: amountsOf(info.GetAllocatable()), Requested: amountsOf(info.GetRequested()),
 	}
 	for _, pod := range info.GetPods() {

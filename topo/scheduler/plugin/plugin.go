@@ -94,12 +94,13 @@ type Plugin struct {
 	nodes      nodes
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
-	// demand is what pods with GPUs ask for. capacity is the GPUs of all nodes, in percent of one, as of surveyed.
-	// Only scheduling cycles use them.
-	demand   packing.Demand
-	capacity int64
-	surveyed time.Time
-	done     sync.WaitGroup
+	// demand is what pods with GPUs ask for; selective are its classes. capacity is the GPUs of all nodes, in percent
+	// of one, as of surveyed. Only scheduling cycles use them.
+	demand    packing.Demand
+	selective []*planner.Class
+	capacity  int64
+	surveyed  time.Time
+	done      sync.WaitGroup
 }
 
 // Factory returns the plugin's factory for kube-scheduler's registry. The registerer gets the plugin's metrics, and
@@ -212,9 +213,15 @@ func (p *Plugin) Reserve(
 			c.decision = p.gpus.Decision(pod.UID)
 		}
 	}
+	if c != nil && c.learned { // A PodGroup's cycle reserves for a pod, takes that back, and reserves again.
+		return nil
+	}
 	p.survey()
 	if infos, err := p.handle.SnapshotSharedLister().NodeInfos().List(); err == nil {
 		p.learnDemand(pod, infos)
+	}
+	if c != nil {
+		c.learned = true
 	}
 	return nil
 }

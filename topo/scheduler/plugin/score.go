@@ -127,7 +127,11 @@ func amountOf(r framework.Resource, name corev1.ResourceName) int64 {
 	return r.GetScalarResources()[name]
 }
 
-// survey counts the GPUs of the cluster from time to time and, at first, learns from the pods on its nodes.
+// maxLearned bounds the pods on nodes that a scheduler learns from when it starts.
+const maxLearned = 2048
+
+// survey counts the GPUs of the cluster from time to time, and finds the nodes of a class again, of one after
+// another. At first it learns from pods on nodes.
 func (p *Plugin) survey() {
 	first := p.surveyed.IsZero()
 	if !first && time.Since(p.surveyed) < capacityEvery {
@@ -138,15 +142,24 @@ func (p *Plugin) survey() {
 		return
 	}
 	p.surveyed, p.capacity = time.Now(), 0
-	names := make(map[string]bool, len(infos))
+	pods := 0
 	for _, info := range infos {
 		p.capacity += p.gpus.Total(info)
-		names[info.Node().Name] = true
+		pods += len(info.GetPods())
 	}
-	p.demand.Keep(names)
+	p.selective = slices.DeleteFunc(p.selective, func(c *planner.Class) bool { return !p.demand.Knows(string(c.Key[:])) })
+	if len(p.selective) > 0 {
+		next := p.selective[0]
+		p.selective = append(p.selective[1:], next)
+		p.selectNodes(next, infos)
+	}
+	if !first {
+		return
+	}
+	at := 0
 	for _, info := range infos {
 		for _, pod := range info.GetPods() {
-			if first {
+			if at++; at%max(1, pods/maxLearned) == 0 {
 				p.learnDemand(pod.GetPod(), infos)
 			}
 		}
@@ -167,14 +180,24 @@ func (p *Plugin) learnDemand(pod *corev1.Pod, infos []framework.NodeInfo) {
 	if gpus == 0 {
 		return
 	}
-	var only []string
-	on := int64(0)
-	if class := p.cache.NewMember(pod).Class; class.Selects() {
-		for _, info := range infos {
-			if n := p.gpus.Total(info); n > 0 && class.Obstacle(info.Node()) == "" {
-				only, on = append(only, info.Node().Name), on+n
-			}
+	of := ""
+	if class := p.cache.NewMember(pod).Class; class.Selects(p.gpus.GPUs()) {
+		if of = string(class.Key[:]); !p.demand.Knows(of) {
+			p.selective = append(p.selective, class)
+			p.selectNodes(class, infos)
 		}
 	}
-	p.demand.Add(gpus, amounts, p.capacity, only, on)
+	p.demand.Add(gpus, amounts, p.capacity, of)
+}
+
+// selectNodes finds the nodes with GPUs that take pods of a class.
+func (p *Plugin) selectNodes(class *planner.Class, infos []framework.NodeInfo) {
+	var names []string
+	on := int64(0)
+	for _, info := range infos {
+		if n := p.gpus.Total(info); n > 0 && class.Obstacle(info.Node()) == "" {
+			names, on = append(names, info.Node().Name), on+n
+		}
+	}
+	p.demand.Select(string(class.Key[:]), names, on)
 }
