@@ -56,8 +56,8 @@ func Shortages(resource string, devices map[string]State) []Shortage {
 	return all
 }
 
-// described is how many devices a message names.
-const described = 4
+// described is how many devices a message names: all GPUs of most nodes.
+const described = 8
 
 // describe states what several devices have in common once.
 func describe(names, reasons []string) string {

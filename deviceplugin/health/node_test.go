@@ -29,10 +29,10 @@ func TestShortages(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	many := map[string]State{}
-	for i := range 6 {
+	for i := range 10 {
 		many[fmt.Sprintf("mlx5_%d", i)] = bad(PortDown, "port 1 is DOWN (Polling)")
 	}
-	want = []Shortage{{"rdma/a", PortDown, 6, "mlx5_0, mlx5_1, mlx5_2, mlx5_3 and 2 more: port 1 is DOWN (Polling)"}}
+	want = []Shortage{{"rdma/a", PortDown, 10, "mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7 and 2 more: port 1 is DOWN (Polling)"}}
 	if diff := cmp.Diff(want, Shortages("rdma/a", many)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

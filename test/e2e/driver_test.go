@@ -30,36 +30,22 @@ type driverLayout struct {
 	cdi bool
 }
 
-// TestDriverLayouts: the command of the quick start finds the GPUs of a node wherever their driver is and
-// however it was installed, and no daemon restarts for that. At first the driver comes after the daemons.
-func TestDriverLayouts(t *testing.T) {
+// TestDriverAfterDaemons: the daemons find a driver that is installed after them, and none restarts for that.
+// TestQuickStart has the driver first, in each layout.
+func TestDriverAfterDaemons(t *testing.T) {
 	if _, err := os.Lstat("/dev/nvidiactl"); err == nil {
 		t.Skip("this machine has a driver of its own")
 	}
-	ctx := t.Context()
 	b := ownBed(t, cluster.Options{Name: "e2e-driver"})
-	if err := b.installer.Image(ctx, b.Cluster, "heddle", nodeName); err != nil {
+	if err := b.installer.Image(t.Context(), b.Cluster, "heddle", nodeName); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.installer.Chart(ctx, b.Cluster); err != nil {
+	if err := b.installer.Chart(t.Context(), b.Cluster); err != nil {
 		t.Fatal(err)
 	}
-	b.applied(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: nvidia}, handler: nvidia}")
-	for i, l := range driverLayouts() {
-		ok := t.Run(tt(l.name), func(t *testing.T) {
-			product := fmt.Sprint("NVIDIA-L", i)
-			b.layOut(t, &l, strings.ReplaceAll(product, "-", " "))
-			if i > 0 { // A daemon keeps the library that it has loaded.
-				b.kubectl(t, "-n", suite, "delete", "pod", "-l", "app.kubernetes.io/part-of=heddle", "--wait")
-			}
-			b.offersGPUs(t, product)
-			b.useGPU(t)
-		})
-		if !ok {
-			out, err := b.Kubectl(context.WithoutCancel(ctx), "-n", suite, "logs", "-l", "app.kubernetes.io/part-of=heddle", "--tail=30", "--prefix")
-			t.Fatalf("logs: %v\n%s", err, out)
-		}
-	}
+	b.layOut(t, &driverLayout{runtime: "runc"}, "NVIDIA L")
+	b.offersGPUs(t, "NVIDIA-L")
+	b.useGPU(t)
 }
 
 // driverLayouts are all of them.

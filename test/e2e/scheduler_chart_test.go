@@ -19,7 +19,7 @@ func TestSchedulerFromTheChart(t *testing.T) {
 	if err := b.installer.Image(t.Context(), b.Cluster, schedulerName); err != nil {
 		t.Fatal(err)
 	}
-	err := b.installer.Chart(t.Context(), b.Cluster, "--set", "gpuLabel.enabled=false,gpuDevice.enabled=false,gpuScheduler.enabled=true")
+	err := b.installer.Chart(t.Context(), b.Cluster, "--set", "gpuLabel.enabled=false,gpuDevice.enabled=false,gpuScheduler.deploy=true")
 	if err != nil {
 		t.Error(err)
 		out, _ := b.Kubectl(t.Context(), "-n", suite, "describe", "pods", "-l", "app.kubernetes.io/name="+schedulerName)

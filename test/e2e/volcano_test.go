@@ -139,13 +139,13 @@ func (v *volcano) schedule(t *testing.T, document int, edit *strings.Replacer) {
 	}
 }
 
-// completes applies an example and waits until its job is complete: on a simulated node
+// completes applies a file and waits until its job is complete: on a simulated node
 // a pod is that when it has run. It returns the nodes that its pods got, by name.
 func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string]string {
 	t.Helper()
 	// The webhooks answer a moment after they started, and the queue is made by then.
 	eventually(t, func() string {
-		if out, err := v.Kubectl(t.Context(), "-n", v.namespace, "apply", "-f", v.example(file)); err != nil {
+		if out, err := v.Kubectl(t.Context(), "-n", v.namespace, "apply", "-f", file); err != nil {
 			return err.Error() + out
 		}
 		return ""
@@ -186,8 +186,8 @@ func (v *volcano) completes(t *testing.T, file, job string, pods int) map[string
 }
 
 // TestVolcano runs the documented jobs with vc-scheduler, and Volcano's own controllers
-// and webhooks: one whole in a super-node by the map of a real topo-master, one where
-// GPUs go together best, one without GPUs, one in a queue, and one on the nodes that are kept for its purpose.
+// and webhooks: one whole in a super-node by the map of a real topo-master, without GPUs, in a queue, where GPUs
+// go together best, and on the nodes that are kept for its purpose. Halfway the nodes become MetaX's.
 func TestVolcano(t *testing.T) {
 	const port = 19505
 	v := newVolcano(t)
@@ -198,7 +198,48 @@ func TestVolcano(t *testing.T) {
 	v.schedule(t, 0, strings.NewReplacer("- name: gpu-podaffinity",
 		fmt.Sprintf("- name: gpu-podaffinity\n    arguments: {map.address: 'http://127.0.0.1:%d/node_group'}", port)))
 
-	nodes := v.completes(t, "volcano-supernode-job.yaml", "pytorch-demo", 8)
+	v.superNode(t, v.example("volcano-supernode-job.yaml"), fly, cordoned)
+	v.completes(t, v.example("volcano-mpi-job.yaml"), "mpi-job", 3)
+	v.queue(t)
+
+	v.kubectl(t, "-n", v.namespace, "delete", "jobs.batch.volcano.sh", "pytorch-demo", "--wait")
+	v.kubectl(t, "-n", v.namespace, "delete", "events", "--all")
+	const metaX = `{"nvidia.com/gpu": null, "metax-tech.com/gpu": "8"}`
+	for node := range fly {
+		v.kubectl(t, "patch", "node", node, "--subresource=status", "--type=merge",
+			"-p", `{"status": {"capacity": `+metaX+`, "allocatable": `+metaX+`}}`)
+	}
+	v.superNode(t, v.metaX(t, "volcano-supernode-job.yaml"), fly, cordoned)
+
+	best := slices.Sorted(maps.Keys(fly))[5]
+	for node := range fly {
+		table := `{"2":{"score":0,"loss":400}}`
+		if node == best {
+			table = `{"2":{"score":400,"loss":0}}`
+		}
+		v.kubectl(t, "annotate", "node", node, wellknown.GPUTopology+"="+table)
+	}
+	v.schedule(t, 1, strings.NewReplacer())
+	for pod, node := range v.completes(t, v.metaX(t, "volcano-job.yaml"), "job-demo", 2) {
+		if node != best {
+			t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
+		}
+	}
+	v.kubectl(t, "uncordon", cordoned)
+	v.nodes(t, withGPUs("fly-inference", 0, nil), withGPUs("fly-training", 0, nil))
+	v.pool(t, "inference")
+	v.pool(t, "training")
+	for pod, node := range v.completes(t, v.example("metax/training-job.yaml"), "training-job", 1) {
+		if node != "fly-training" {
+			t.Errorf("%s is on %s", pod, node)
+		}
+	}
+}
+
+// superNode runs the job of 64 GPUs: it is in the super-node without a cordoned node, in the order of ranks.
+func (v *volcano) superNode(t *testing.T, file string, fly map[string]string, cordoned string) {
+	t.Helper()
+	nodes := v.completes(t, file, "pytorch-demo", 8)
 	for pod, node := range nodes {
 		if fly[node] == fly[cordoned] {
 			t.Errorf("%s is on %s of %s, which has no room for the job", pod, node, fly[node])
@@ -211,32 +252,23 @@ func TestVolcano(t *testing.T) {
 	if !slices.IsSorted(order) {
 		t.Errorf("the ranks are on %v", order)
 	}
-	v.completes(t, "volcano-mpi-job.yaml", "mpi-job", 3)
-	v.queue(t)
+}
 
-	best := slices.Sorted(maps.Keys(fly))[5]
-	for node := range fly {
-		table := `{"2":{"score":0,"loss":400}}`
-		if node == best {
-			table = `{"2":{"score":400,"loss":0}}`
-		}
-		v.kubectl(t, "annotate", "node", node, wellknown.GPUTopology+"="+table)
+// metaX returns the path of an example with the names of MetaX's resources and annotations.
+func (v *volcano) metaX(t *testing.T, example string) string {
+	t.Helper()
+	text, err := os.ReadFile(v.example(example))
+	if err != nil {
+		t.Fatal(err)
 	}
-	v.schedule(t, 1, strings.NewReplacer())
-	for pod, node := range v.completes(t, "volcano-job.yaml", "job-demo", 2) {
-		if node != best {
-			t.Errorf("%s is on %s, and GPUs go together best on %s", pod, node, best)
-		}
+	if !strings.Contains(string(text), "nvidia.com/") {
+		t.Fatalf("%s has no name of NVIDIA's", example)
 	}
-	v.kubectl(t, "uncordon", cordoned)
-	v.nodes(t, withGPUs("fly-inference", 0, nil), withGPUs("fly-training", 0, nil))
-	v.pool(t, "inference")
-	v.pool(t, "training")
-	for pod, node := range v.completes(t, "metax/training-job.yaml", "training-job", 1) {
-		if node != "fly-training" {
-			t.Errorf("%s is on %s", pod, node)
-		}
+	file := filepath.Join(t.TempDir(), example)
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "nvidia.com/", "metax-tech.com/")), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	return file
 }
 
 // pool has heddle-feature-discovery label and taint a simulated node as one of MetaX's machines, kept for a purpose
@@ -268,7 +300,7 @@ func (v *volcano) pool(t *testing.T, usage string) {
 // does not exist.
 func (v *volcano) queue(t *testing.T) {
 	t.Helper()
-	v.completes(t, "volcano-queue.yaml", "job-1", 1)
+	v.completes(t, v.example("volcano-queue.yaml"), "job-1", 1)
 	t.Cleanup(func() { v.kubectlAfter(t, "delete", "queues.scheduling.volcano.sh", "test", "--wait=false") })
 	v.kubectl(t, "-n", v.namespace, "get", "vcjob", "job-1")
 	v.kubectl(t, "get", "queues.scheduling.volcano.sh", "test")

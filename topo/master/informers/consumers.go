@@ -22,8 +22,8 @@ import (
 
 // Use is the state of a node's GPUs, and who has them.
 type Use struct {
-	// Health is the condition HeddleReady; its message names each device that no pod can get, with the reason; nil
-	// without heddle-device-plugin.
+	// Health is the condition HeddleReady, whose message names the devices that no pod can get, up to eight for a cause;
+	// nil without heddle-device-plugin.
 	Health *corev1.NodeCondition `json:"health,omitempty"`
 	// Cordoned are the UUIDs of cordoned GPUs.
 	Cordoned []string `json:"cordoned,omitempty"`
