@@ -7,6 +7,7 @@ build=(go run -C tools/release . images -root "$PWD" -out "$PWD/dist/images" -ve
 if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
   exec "${build[@]}"
 fi
+mkdir -p dist/images # else the container's root would own it
 for engine in docker podman; do
   if command -v "$engine" >/dev/null; then
     # The clone has the same path inside, so that git and the arguments above fit. The caches are volumes.
@@ -17,7 +18,8 @@ for engine in docker podman; do
           amd64) apt-get install -qq -y --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross ;;
           arm64) apt-get install -qq -y --no-install-recommends gcc-x86-64-linux-gnu libc6-dev-amd64-cross ;;
         esac >/dev/null
-        exec "$@"' images "${build[@]}"
+        "$@"
+        chown -R --reference=. dist/images' images "${build[@]}"
   fi
 done
 echo "the images need apt-get and dpkg-deb, as Debian and Ubuntu have them, or docker or podman" >&2
