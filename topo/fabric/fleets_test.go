@@ -217,6 +217,34 @@ func TestSmallGroups(t *testing.T) {
 	}
 }
 
+// Clusters of five and eight nodes of several kinds are too small to find every wrong cable; no right one is reported.
+func TestSmallClustersOfSeveralKinds(t *testing.T) {
+	t.Parallel()
+	for _, plan := range []fabrics.Plan{
+		{Rails: 8, Half: 1, Of: 2}, {Rails: 8, CPU: 1, Of: 4}, {Rails: 8, Half: 1, CPU: 1, Of: 4},
+		{Rails: 8, Odd: 2}, {Rails: 8, Odd: 3, Half: 1, Of: 4}, {Rails: 8, Odd: 3, PerLeaf: 2}, {Rails: 2, Odd: 3},
+	} {
+		for _, sizes := range [][]int{{5}, {4, 1}, {8}, {4, 4}} {
+			for _, fa := range faults()[:7] { // One fault each.
+				for seed := range uint64(5) {
+					plan.Sizes = sizes
+					f := fabrics.New(plan)
+					fa.apply(f, rand.New(rand.NewPCG(seed, 3)))
+					wrong := map[string]bool{}
+					for _, w := range f.Wrongs() {
+						wrong[fmt.Sprint(w.Node, w.Rail)] = true
+					}
+					for _, g := range mapOf(fabric.ModeLeaf, f).Snapshot(start).Findings() {
+						if !wrong[fmt.Sprint(g.Node, g.Rail)] {
+							t.Errorf("%s, %+v, seed %d: %+v", fa.name, plan, seed, g)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // sizes are the sizes of fleets, with how many of each fault.
 func sizes() []struct{ nodes, seeds int } {
 	return []struct{ nodes, seeds int }{{16, 4}, {128, 2}, {1024, 1}}
