@@ -85,6 +85,9 @@ func TestParseList(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(listed{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
+			if partial := got != nil && tt.err != ""; errors.Is(err, errPartial) != partial {
+				t.Errorf("error %v, want partial %v", err, partial)
+			}
 			checkError(t, err, tt.err)
 		})
 	}

@@ -53,6 +53,16 @@ func TestGangWithoutPods(t *testing.T) {
 	}
 }
 
+// The launcher of an MPIJob with launcherCreationPolicy WaitForWorkersReady comes once the workers run, so never.
+func TestLauncherComesLater(t *testing.T) {
+	r := newHunt(t, [][]string{nil}).request(2, 8)
+	r.Gangs[0].MinMember = 3
+	const want = "2 of 3 pods exist; the gang waits until their controller has created the others"
+	if reason := newPlanner().Plan(r).Reason; reason != want {
+		t.Errorf("%q, want %q", reason, want)
+	}
+}
+
 // A scheduler that has just started does not place a gang against its rules, only since
 // topo-master starts at the same time.
 func TestRulesWaitForTheFirstTree(t *testing.T) {
