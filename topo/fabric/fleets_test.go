@@ -221,8 +221,13 @@ func TestSmallGroups(t *testing.T) {
 func TestSmallClustersOfSeveralKinds(t *testing.T) {
 	t.Parallel()
 	for _, plan := range []fabrics.Plan{
-		{Rails: 8, Half: 1, Of: 2}, {Rails: 8, CPU: 1, Of: 4}, {Rails: 8, Half: 1, CPU: 1, Of: 4},
-		{Rails: 8, Odd: 2}, {Rails: 8, Odd: 3, Half: 1, Of: 4}, {Rails: 8, Odd: 3, PerLeaf: 2}, {Rails: 2, Odd: 3},
+		{Rails: 8, Half: 1, Of: 2},
+		{Rails: 8, CPU: 1, Of: 4},
+		{Rails: 8, Half: 1, CPU: 1, Of: 4},
+		{Rails: 8, Odd: 2},
+		{Rails: 8, Odd: 3, Half: 1, Of: 4},
+		{Rails: 8, Odd: 3, PerLeaf: 2},
+		{Rails: 2, Odd: 3},
 	} {
 		for _, sizes := range [][]int{{5}, {4, 1}, {8}, {4, 4}} {
 			for _, fa := range faults()[:7] { // One fault each.

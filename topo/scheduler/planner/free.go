@@ -215,8 +215,10 @@ func (t *Table) follow(nodes []*Node) (renamed bool) {
 }
 
 func softTaints(n *Node) int {
-	if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPreferNoSchedule }) {
-		return 1
+	for i := range n.Spec.Taints {
+		if n.Spec.Taints[i].Effect == corev1.TaintEffectPreferNoSchedule {
+			return 1
+		}
 	}
 	return 0
 }

@@ -51,7 +51,8 @@ func (p *Planner) update(nodes []*Node) {
 // plant makes the trees from topo-master's groups and from the domains that cross them.
 func (f *forest) plant(groups, domains []v1alpha1.Group, names []string) {
 	if f.axes = placement.NewAxes(groups, domains); f.axes != nil {
-		f.fabric, f.nvlink, f.whole = newTree(f.axes.Fabric, names), newTree(f.axes.NVLink, names), newTree(f.axes.Whole, names)
+		f.fabric, f.nvlink = newTree(f.axes.Fabric, names), newTree(f.axes.NVLink, names)
+		f.whole = newTree(f.axes.Whole, names)
 	}
 	if f.axes == nil || f.fabric == nil || f.nvlink == nil || f.whole == nil {
 		one := newTree(groups, names)
