@@ -92,7 +92,7 @@ func BestFit() Policy {
 // Heddle is heddle-scheduler's order: that of its plugin, by its own code.
 func Heddle(nodes []Node) Policy {
 	var d packing.Demand
-	capacity := int64(0)
+	capacity, selected := int64(0), map[string]bool{"": true}
 	for i := range nodes {
 		capacity += int64(packing.Whole * len(nodes[i].GPUs))
 	}
@@ -126,7 +126,8 @@ func Heddle(nodes []Node) Policy {
 			return merit{d.Cost(n.Name, before, after), float64(rest), float64(before.GPUs), left}
 		},
 		Learn: func(t *Task) {
-			if t.Models != "" && !d.Knows(t.Models) {
+			if !selected[t.Models] {
+				selected[t.Models] = true
 				var only []string
 				on := int64(0)
 				for i := range nodes {

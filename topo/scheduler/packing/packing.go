@@ -34,7 +34,7 @@ type Demand struct {
 	needs  []float64
 	gpus   float64
 	weight float64
-	// classes are of pods that only some nodes take, by name; selecting has the classes that select a node.
+	// classes are of pods that only some nodes take, by name; selecting has those that select a node, by its name.
 	classes   map[string]*class
 	selecting map[string][]*class
 	// capacity is the GPUs of all nodes.
@@ -89,9 +89,6 @@ func (d *Demand) scale(by float64) {
 	}
 }
 
-// Knows reports whether the nodes of a class are known.
-func (d *Demand) Knows(of string) bool { return d.classes[of] != nil }
-
 // Select replaces the nodes that take pods of a class; on is how many GPUs these nodes have.
 func (d *Demand) Select(of string, nodes []string, on int64) {
 	if d.classes == nil {
@@ -101,9 +98,11 @@ func (d *Demand) Select(of string, nodes []string, on int64) {
 	if c == nil {
 		c = &class{}
 		if len(d.classes) == maxClasses {
-			d.forget(slices.MinFunc(slices.Sorted(maps.Keys(d.classes)), func(a, b string) int {
+			least := slices.MinFunc(slices.Sorted(maps.Keys(d.classes)), func(a, b string) int {
 				return cmp.Compare(d.classes[a].gpus, d.classes[b].gpus)
-			}))
+			})
+			d.deselect(d.classes[least])
+			delete(d.classes, least)
 		}
 		d.classes[of] = c
 	}
@@ -112,11 +111,6 @@ func (d *Demand) Select(of string, nodes []string, on int64) {
 	for _, node := range nodes {
 		d.selecting[node] = append(d.selecting[node], c)
 	}
-}
-
-func (d *Demand) forget(of string) {
-	d.deselect(d.classes[of])
-	delete(d.classes, of)
 }
 
 func (d *Demand) deselect(c *class) {

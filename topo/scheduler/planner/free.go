@@ -172,8 +172,8 @@ const maxClasses = 128
 // nodes takes longer than the plan of a small gang. It is for one goroutine, since scheduling cycles run one after
 // another.
 type Table struct {
-	// nodes are those of the last query, at has their places by name, and soft counts those with
-	// a taint PreferNoSchedule.
+	// nodes has the nodes of the last query, at their places by name; soft counts the nodes with a
+	// taint PreferNoSchedule.
 	nodes []*Node
 	at    map[string]int
 	soft  int

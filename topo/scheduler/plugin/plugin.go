@@ -94,13 +94,13 @@ type Plugin struct {
 	nodes      nodes
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
-	// demand is what pods with GPUs ask for; selective are its classes. capacity is the GPUs of all nodes, in percent
-	// of one, as of surveyed. Only scheduling cycles use them.
-	demand    packing.Demand
-	selective []*planner.Class
-	capacity  int64
-	surveyed  time.Time
-	done      sync.WaitGroup
+	// demand has learned from the pods with GPUs. capacity counts the GPUs of all nodes, in percent of one, at the
+	// time surveyed; selected has the classes of pods whose nodes were found since. Only scheduling cycles use them.
+	demand   packing.Demand
+	capacity int64
+	surveyed time.Time
+	selected map[planner.Key]bool
+	done     sync.WaitGroup
 }
 
 // Factory returns the plugin's factory for kube-scheduler's registry. The registerer gets the plugin's metrics, and
@@ -130,6 +130,7 @@ func newPlugin(
 	metrics := gangcache.NewMetrics()
 	p := &Plugin{
 		args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), log, metrics.IgnoredAnnotations),
+		selected: map[planner.Key]bool{},
 	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
@@ -219,9 +220,9 @@ func (p *Plugin) Reserve(
 	p.survey()
 	if infos, err := p.handle.SnapshotSharedLister().NodeInfos().List(); err == nil {
 		p.learnDemand(pod, infos)
-	}
-	if c != nil {
-		c.learned = true
+		if c != nil {
+			c.learned = true
+		}
 	}
 	return nil
 }

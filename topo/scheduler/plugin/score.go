@@ -130,8 +130,8 @@ func amountOf(r framework.Resource, name corev1.ResourceName) int64 {
 // maxLearned bounds the pods on nodes that a scheduler learns from when it starts.
 const maxLearned = 2048
 
-// survey counts the GPUs of the cluster from time to time, and finds the nodes of a class again, of one after
-// another. At first it learns from pods on nodes.
+// survey counts the GPUs of the cluster from time to time. From then on learnDemand finds the nodes of a class
+// again. At first survey learns from pods on nodes.
 func (p *Plugin) survey() {
 	first := p.surveyed.IsZero()
 	if !first && time.Since(p.surveyed) < capacityEvery {
@@ -141,32 +141,26 @@ func (p *Plugin) survey() {
 	if err != nil {
 		return
 	}
-	p.surveyed, p.capacity = time.Now(), 0
+	p.surveyed, p.capacity, p.selected = time.Now(), 0, map[planner.Key]bool{}
 	pods := 0
 	for _, info := range infos {
 		p.capacity += p.gpus.Total(info)
 		pods += len(info.GetPods())
 	}
-	p.selective = slices.DeleteFunc(p.selective, func(c *planner.Class) bool { return !p.demand.Knows(string(c.Key[:])) })
-	if len(p.selective) > 0 {
-		next := p.selective[0]
-		p.selective = append(p.selective[1:], next)
-		p.selectNodes(next, infos)
-	}
 	if !first {
 		return
 	}
-	at := 0
+	at, step := 0, 1+pods/maxLearned
 	for _, info := range infos {
 		for _, pod := range info.GetPods() {
-			if at++; at%max(1, pods/maxLearned) == 0 {
+			if at++; at%step == 0 {
 				p.learnDemand(pod.GetPod(), infos)
 			}
 		}
 	}
 }
 
-// learnDemand adds a pod with GPUs to what pods ask for.
+// learnDemand adds a pod with GPUs to the demand.
 func (p *Plugin) learnDemand(pod *corev1.Pod, infos []framework.NodeInfo) {
 	amounts := planner.Requests(pod, p.args.Ignored...)
 	gpus := int64(0)
@@ -180,10 +174,11 @@ func (p *Plugin) learnDemand(pod *corev1.Pod, infos []framework.NodeInfo) {
 	if gpus == 0 {
 		return
 	}
-	of := ""
-	if class := p.cache.NewMember(pod).Class; class.Selects(p.gpus.GPUs()) {
-		if of = string(class.Key[:]); !p.demand.Knows(of) {
-			p.selective = append(p.selective, class)
+	class, of := p.cache.NewMember(pod).Class, ""
+	if class.Selects(p.gpus.GPUs()) {
+		of = string(class.Key[:])
+		if !p.selected[class.Key] {
+			p.selected[class.Key] = true
 			p.selectNodes(class, infos)
 		}
 	}

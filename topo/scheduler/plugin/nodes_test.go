@@ -1,0 +1,68 @@
+package plugin
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-scheduler/framework"
+)
+
+type info struct {
+	framework.NodeInfo
+	name       string
+	generation int64
+	pods       int
+}
+
+func (i info) Node() *corev1.Node               { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: i.name}} }
+func (i info) GetGeneration() int64             { return i.generation }
+func (info) GetAllocatable() framework.Resource { return amounts{} }
+func (info) GetRequested() framework.Resource   { return amounts{} }
+func (i info) GetPods() (pods []framework.PodInfo) {
+	for range i.pods {
+		pods = append(pods, podInfo{})
+	}
+	return pods
+}
+
+type podInfo struct{ framework.PodInfo }
+
+func (podInfo) GetPod() *corev1.Pod { return &corev1.Pod{} }
+
+type amounts struct{}
+
+func (amounts) GetMilliCPU() int64                                { return 0 }
+func (amounts) GetMemory() int64                                  { return 0 }
+func (amounts) GetEphemeralStorage() int64                        { return 0 }
+func (amounts) GetAllowedPodNumber() int                          { return 0 }
+func (amounts) GetScalarResources() map[corev1.ResourceName]int64 { return nil }
+func (amounts) SetMaxResource(corev1.ResourceList)                {}
+
+// The planner takes an equal pointer for an unchanged node.
+func TestNodesAreNewWhenTheyChange(t *testing.T) {
+	var n nodes
+	first := slices.Clone(n.of([]framework.NodeInfo{info{name: "a", generation: 1}, info{name: "b", generation: 2}}))
+	for _, tt := range []struct {
+		what string
+		info info
+		same bool
+	}{
+		{"nothing changed", info{name: "b", generation: 2}, true},
+		// The cycle of a PodGroup puts members on a node, and keeps the generation.
+		{"a pod tried out", info{name: "b", generation: 2, pods: 1}, false},
+		{"the pod gone again", info{name: "b", generation: 2}, false},
+		{"another generation", info{name: "b", generation: 3}, false},
+	} {
+		now := n.of([]framework.NodeInfo{info{name: "a", generation: 1}, tt.info})
+		if now[0] != first[0] || (now[1] == first[1]) != tt.same || len(now[1].Pods) != tt.info.pods {
+			t.Errorf("%s: the first node is the same: %v; the second: %v, with %d pods",
+				tt.what, now[0] == first[0], now[1] == first[1], len(now[1].Pods))
+		}
+		first[1] = now[1]
+	}
+	if now := n.of([]framework.NodeInfo{info{name: "b", generation: 3}}); len(now) != 1 || now[0].Name != "b" {
+		t.Errorf("%d nodes without the first", len(now))
+	}
+}
