@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # base.sh ARCH DIR: the base layer of the images in DIR, from the newest Debian packages of any architecture. The programs
 # need the C library, that NVML is loaded with, and the certificate authorities. The user's cache keeps the packages for a
-# day, and longer while there is no mirror. Scanners of images find the packages in var/lib/dpkg/status.d.
+# day, and longer while there is no mirror. Scanners of images find the packages in var/lib/dpkg/status.d, and the
+# distribution, which is this machine's, in etc/os-release.
 # base.sh --trim DIR: the last step alone.
 set -euo pipefail
 umask 022
@@ -49,9 +50,10 @@ if [[ $1 != --trim ]]; then
   if [[ -z $(find "$debs" -maxdepth 0 -mtime -1 2>/dev/null) ]]; then
     download "$1" "$debs" || [[ -d $debs ]] || exit 1
   fi
+  mkdir -p "$2"/etc "$2"/var/lib/dpkg/status.d
+  cp -L /etc/os-release "$2/etc/os-release"
   for file in "$debs"/*.deb; do
     dpkg-deb -x "$file" "$2"
-    mkdir -p "$2/var/lib/dpkg/status.d"
     dpkg-deb -f "$file" >"$2/var/lib/dpkg/status.d/$(dpkg-deb -f "$file" Package)"
   done
 fi
