@@ -30,6 +30,7 @@ func defaults() NodeConfig {
 		Mode:        ModeNative,
 		GPUs:        GPUs{Exclude: []Glob{ExcludeDisplay}},
 		SGPU:        defaultSGPU(),
+		Claims:      Claims{HCASharers: 1},
 		MIGStrategy: MIGNone,
 		Domains:     wellknown.AutoDomains(),
 		Resources:   Resources{VMemoryUnit: GiB},

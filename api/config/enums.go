@@ -25,6 +25,8 @@ type Mode string
 const (
 	ModeNative Mode = "native"
 	ModeSGPU   Mode = "sgpu"
+	// ModeClaims is Dynamic Resource Allocation: pods get GPUs by ResourceClaims.
+	ModeClaims Mode = "claims"
 )
 
 // Enforcer enforces a limit.

@@ -12,12 +12,15 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	// Preset changes defaults and nothing that you set explicitly. `scheme` enables the taint of the
 	// accelerator's model (`taints.gpuProduct`).
 	Preset Preset `yaml:"preset" enum:",scheme"`
-	// Mode selects how GPUs are allocated: `native` exclusively, `sgpu` in shares.
-	Mode Mode `yaml:"mode" enum:"native,sgpu"`
+	// Mode selects how GPUs are allocated: `native` exclusively, `sgpu` in shares, `claims` by ResourceClaims
+	// (Dynamic Resource Allocation).
+	Mode Mode `yaml:"mode" enum:"native,sgpu,claims"`
 	// GPUs selects the GPUs that pods get.
 	GPUs GPUs `yaml:"gpus"`
 	// SGPU configures shares, with `mode: sgpu` only.
 	SGPU SGPU `yaml:"sgpu"`
+	// Claims configures Dynamic Resource Allocation, with `mode: claims` only.
+	Claims Claims `yaml:"claims"`
 	// MIGStrategy selects the names of MIG devices, as in NVIDIA's device plugin: `none` offers none, `single`
 	// calls them all `<vendor>/<card>` and needs one profile on all GPUs, `mixed` calls them
 	// `<vendor>/mig-<profile>`.
@@ -60,6 +63,14 @@ type GPUs struct {
 	// ("*", "?", "[a-c]"). `display` means GPUs for a screen: the product `NVIDIA DGX Display`, and a VGA controller
 	// with less than a quarter of the memory of a 3D controller beside it. `[]` excludes none.
 	Exclude []Glob `yaml:"exclude" unique:"true"`
+}
+
+// Claims configures Dynamic Resource Allocation.
+type Claims struct {
+	// GPUs are the GPUs for claims, by index or UUID; the device plugin serves the others. Empty means all.
+	GPUs []GPURef `yaml:"gpus" unique:"true"`
+	// HCASharers is the maximum number of devices, alone or in pairs, that use one HCA at a time.
+	HCASharers int `yaml:"hcaSharers" range:"1-64"`
 }
 
 // Resources are the names that pods ask for.

@@ -12,11 +12,17 @@ import (
 // Shares reports whether this GPU is shared and not exclusive. One with
 // MIG on never is: it is cut in hardware already; nor is one of Others.
 func (c *NodeConfig) Shares(g *machine.GPU) bool {
-	if c.of(g).Mode != ModeSGPU || g.MIG.Enabled {
-		return false
-	}
-	return len(c.SGPU.GPUs) == 0 ||
-		slices.ContainsFunc(c.SGPU.GPUs, func(ref GPURef) bool { return ref.Names(g) })
+	return c.of(g).Mode == ModeSGPU && !g.MIG.Enabled && named(c.SGPU.GPUs, g)
+}
+
+// Claimable reports whether pods get this GPU, or its MIG devices, by ResourceClaims.
+func (c *NodeConfig) Claimable(g *machine.GPU) bool {
+	return c.of(g).Mode == ModeClaims && named(c.Claims.GPUs, g)
+}
+
+// named reports whether a list has a GPU; an empty list has all.
+func named(list []GPURef, g *machine.GPU) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(ref GPURef) bool { return ref.Names(g) })
 }
 
 // WithRoles gives the machine with the roles of its HCAs corrected. It is m

@@ -17,6 +17,10 @@
 //
 //	heddle-cdi-hook nccl NCCL_IB_HCA==mlx5_0:1
 //
+// or adds a device of a ResourceClaim to the container's /etc/heddle/devices.json, and to its /etc/nccl.conf:
+//
+//	heddle-cdi-hook devices /on/the/node/device.json...
+//
 // Init containers of the chart run it too, in images without a program. There
 // it copies a file of the image to the node:
 //
@@ -40,7 +44,7 @@ import (
 
 func main() {
 	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, dmem REGION=BYTES, " +
-		"env or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
+		"devices FILE, env or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
 	switch command := append(os.Args, "")[1]; command {
 	case "mounts":
 		err = checkMounts("/proc", os.Stdin, os.Args[2:])
@@ -48,6 +52,8 @@ func main() {
 		err = checkEnv(os.Stdin, os.Args[2:])
 	case "copy":
 		err = copyFile(os.Args[2:])
+	case "devices":
+		err = addDevices("/proc", os.Stdin, os.Args[2:])
 	case "nccl":
 		err = addNCCL("/proc", os.Stdin, os.Args[2:])
 	case controller:

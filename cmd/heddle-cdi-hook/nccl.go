@@ -46,9 +46,15 @@ func openInRoot(root, path string) (*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()
-	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{
-		Flags: unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Mode: 0o644,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	return openFile(dir, path, unix.O_WRONLY|unix.O_APPEND)
+}
+
+// inRoot keeps a path in the container's own file system: no link and no mount is passed.
+const inRoot = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
+
+func openFile(root *os.File, path string, how uint64) (*os.File, error) {
+	fd, err := unix.Openat2(int(root.Fd()), path, &unix.OpenHow{
+		Flags: how | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Mode: 0o644, Resolve: inRoot,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"k8s.io/client-go/kubernetes"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -25,6 +26,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/apiserver"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/claims"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -74,6 +76,10 @@ type Options struct {
 	Released release.Request
 	// API is nil without an API server.
 	API *apiserver.Client
+	// Claims is the client of the DRA driver, nil without one, and ClaimsDir the directory of its socket, at the same
+	// path on the host.
+	Claims    kubernetes.Interface
+	ClaimsDir string
 	// Hook is heddle-cdi-hook's path on the node; empty without.
 	Hook string
 	// Limiter makes the limits of shares hold; without one nothing does.
@@ -105,6 +111,8 @@ type Agent struct {
 	shares    *shares
 	meter     *meter
 	publisher *publish.Publisher
+	// claims is the DRA driver; nil without one.
+	claims *claims.Driver
 
 	// last is the last round; found is set when there is another.
 	last  atomic.Pointer[publish.Round]
@@ -168,6 +176,11 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 		API: o.API, State: a.state, PodResources: a.pods, Processes: o.Processes, Session: o.Release, Log: o.Log,
 		Last: &a.last, Registerer: o.Registerer,
 	})
+	if o.Claims != nil {
+		a.claims = claims.New(claims.Options{
+			NodeName: o.NodeName, Client: o.Claims, Dir: o.ClaimsDir, KubeletDir: o.KubeletDir, State: a.state, Names: a.driver.spec.Names, Log: o.Log,
+		})
+	}
 	o.Registerer.MustRegister(a.monitor, a)
 	o.PodRegisterer.MustRegister(a.meter)
 	return a
@@ -182,6 +195,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.act, a.meter.run,
 	} {
 		group.Go(func() error { return run(ctx) })
+	}
+	if a.claims != nil {
+		group.Go(func() error { return a.claims.Run(ctx) })
 	}
 	if a.shares.hami != nil {
 		group.Go(func() error { return a.shares.hami.Run(ctx) })

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
@@ -378,7 +379,15 @@ func (a *Agent) observe(ctx context.Context) *gpumode.Observation {
 			o.Held = append(o.Held, inventory.Held{Resource: name, ID: id, Pod: "a pod that is being admitted"})
 		}
 	}
+	var claimed []inventory.Held
+	if a.claims != nil && a.modes.Any(config.ModeClaims) {
+		var offered []inventory.Held
+		if offered, claimed, err = a.claims.Observe(ctx); err != nil {
+			return &gpumode.Observation{Err: err}
+		}
+		o.Offered = append(o.Offered, offered...)
+	}
 	held, err := a.state.Held(ctx)
-	o.Held, o.Err = append(o.Held, held...), err
+	o.Held, o.Err = slices.Concat(o.Held, claimed, held), err
 	return o
 }

@@ -51,7 +51,11 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 		inv = inv.AllUnavailable(reason)
 	}
 	r := a.newRound(inv, found, modes, lasting)
-	r.Wanted = a.resources.update(ctx, group, r, a.driver.known.Load() && a.modes.Known())
+	ready := a.driver.known.Load() && a.modes.Known()
+	r.Wanted = a.resources.update(ctx, group, r, ready)
+	if a.claims != nil && ready {
+		a.claims.Update(inv)
+	}
 	r.Served = a.resources.served()
 	last := a.last.Load()
 	r.Seen = r.See(last.Seen)

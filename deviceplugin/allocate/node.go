@@ -30,6 +30,8 @@ type Node struct {
 	Gone     map[string]bool
 	// Entries are the checkpoint's, by device.
 	Entries map[string]*Entry
+	// Claims are the prepared ResourceClaims, by UID.
+	Claims map[string]*Claim
 	// Since is the number of the last decision before Snapshot was taken: an
 	// entry with a later one is of a container that the snapshot may not have.
 	Since uint64
@@ -188,6 +190,9 @@ func (n *Node) checkExclusive(held []kubelet.Allocation) error {
 		for _, id := range a.IDs {
 			if c := u.shareholder(cmp.Or(n.Inventory.Machine.ParentGPU(id), id), a.Pod); c != nil {
 				return fmt.Errorf("%s %s is shared by %s", a.Resource, id, c)
+			}
+			if c := n.claimOf(cmp.Or(n.Inventory.Machine.ParentGPU(id), id)); c != nil {
+				return fmt.Errorf("%s %s is held by %s", a.Resource, id, c)
 			}
 			if err := n.checkEntries(a, id); err != nil {
 				return err

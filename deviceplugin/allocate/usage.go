@@ -175,6 +175,11 @@ func (u *usage) close(gpus []quota.GPU, container *kubelet.Container) {
 	for _, id := range slices.Sorted(maps.Keys(u.exclusive)) {
 		reject(cmp.Or(u.Inventory.Machine.ParentGPU(id), id), "held exclusively by "+u.exclusive[id].Pod.String())
 	}
+	for i := range gpus {
+		if c := u.claimOf(gpus[i].UUID); c != nil {
+			reject(gpus[i].UUID, "held by "+c.String())
+		}
+	}
 	var own []string
 	for _, a := range u.Unrecorded {
 		if container != nil && a.Same(*container) {

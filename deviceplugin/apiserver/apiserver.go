@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
@@ -344,7 +346,9 @@ func (c *Client) listClasses(ctx context.Context) (map[string]string, error) {
 	}
 	byName := map[string]string{}
 	for i := range list.Items {
-		if name := list.Items[i].Spec.ExtendedResourceName; name != nil {
+		// Nodes of heddle's own classes serve no devices of the resource; see [config.ModeClaims].
+		own := strings.HasSuffix(list.Items[i].Name, claims.ClassSuffix)
+		if name := list.Items[i].Spec.ExtendedResourceName; name != nil && !own {
 			byName[*name] = list.Items[i].Name
 		}
 	}

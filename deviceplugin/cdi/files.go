@@ -53,7 +53,7 @@ func (f *Files) Check() error {
 
 // WriteDevices writes what the container sees as [DevicesFile].
 func (f *Files) WriteDevices(n Name, content []byte) error {
-	return hostfile.Write(filepath.Join(f.DeviceDir, n.Device+jsonSuffix), content, perm, hostfile.Quick)
+	return hostfile.Write(f.devicesFile(n), content, perm, hostfile.Quick)
 }
 
 // WriteSpec writes the spec of a name: the environment, device nodes below /dev,
@@ -61,45 +61,65 @@ func (f *Files) WriteDevices(n Name, content []byte) error {
 // driver's static spec: Allocate names its devices beside this one. The
 // devices file, which the spec mounts, must be there.
 func (f *Files) WriteSpec(n Name, env, nodes []string, more []*specs.ContainerEdits) error {
-	content, err := f.spec(n, env, nodes, more)
-	if err == nil {
-		err = hostfile.Write(filepath.Join(f.SpecDir, specFile(n)), content, perm, hostfile.Quick)
-	}
-	if err != nil {
-		return fmt.Errorf("CDI spec of %s: %w", n, err)
-	}
-	return nil
-}
-
-func (f *Files) spec(n Name, env, nodes []string, more []*specs.ContainerEdits) ([]byte, error) {
-	edits := specs.ContainerEdits{
-		Env: slices.Clone(env),
+	return f.write(n, specs.ContainerEdits{
+		Env: slices.Clone(env), DeviceNodes: f.nodes(nodes),
 		Mounts: []*specs.Mount{{
-			HostPath:      filepath.Join(f.DeviceDir, n.Device+jsonSuffix),
+			HostPath:      f.devicesFile(n),
 			ContainerPath: DevicesFile,
 			Options:       []string{"bind", "ro", "nosuid", "nodev", "noexec"},
 		}},
+	}, more)
+}
+
+// WriteClaimSpec writes the spec of a device of a claim: device nodes below /dev and more edits. It has neither
+// an environment nor mounts of its own, since a container may use several devices: the hook adds the devices
+// file, which must be there, to what the container is told of the others.
+func (f *Files) WriteClaimSpec(n Name, hook string, nodes []string, more []*specs.ContainerEdits) error {
+	if hook == "" {
+		return fmt.Errorf("CDI spec of %s: heddle-cdi-hook is missing", n)
 	}
-	for _, node := range nodes {
-		d := &specs.DeviceNode{Path: "/dev/" + node, Permissions: "rw"}
-		if host := filepath.Join(f.DevRoot, node); host != d.Path {
+	return f.write(n, specs.ContainerEdits{
+		DeviceNodes: f.nodes(nodes),
+		Hooks: []*specs.Hook{{
+			HookName: "createRuntime", Path: hook, Args: []string{filepath.Base(hook), "devices", f.devicesFile(n)},
+		}},
+	}, more)
+}
+
+func (f *Files) devicesFile(n Name) string { return filepath.Join(f.DeviceDir, n.Device+jsonSuffix) }
+
+// nodes returns device nodes below /dev.
+func (f *Files) nodes(names []string) (all []*specs.DeviceNode) {
+	for _, name := range names {
+		d := &specs.DeviceNode{Path: "/dev/" + name, Permissions: "rw"}
+		if host := filepath.Join(f.DevRoot, name); host != d.Path {
 			d.HostPath = host
 		}
-		edits.DeviceNodes = append(edits.DeviceNodes, d)
+		all = append(all, d)
 	}
+	return all
+}
+
+// write writes the spec of a name.
+func (f *Files) write(n Name, edits specs.ContainerEdits, more []*specs.ContainerEdits) error {
 	merge(&edits, more)
 	spec := specs.Spec{
 		Version: minVersion, Kind: vendor + "/" + string(n.Kind),
 		Devices: []specs.Device{{Name: n.Device, ContainerEdits: edits}},
 	}
 	version, err := specs.MinimumRequiredVersion(&spec)
-	if err != nil {
-		return nil, err
+	var content []byte
+	if err == nil {
+		spec.Version = max(minVersion, version) // Versions are single digits.
+		content, err = json.Marshal(&spec)
 	}
-	// Versions are single digits.
-	spec.Version = max(minVersion, version)
-	content, err := json.Marshal(&spec)
-	return append(content, '\n'), err
+	if err == nil {
+		err = hostfile.Write(filepath.Join(f.SpecDir, specFile(n)), append(content, '\n'), perm, hostfile.Quick)
+	}
+	if err != nil {
+		return fmt.Errorf("CDI spec of %s: %w", n, err)
+	}
+	return nil
 }
 
 // merge adds edits to edits. Nodes that several GPUs bring are there once.
@@ -121,7 +141,7 @@ func merge(into *specs.ContainerEdits, all []*specs.ContainerEdits) {
 func (f *Files) Remove(n Name) error {
 	return errors.Join(
 		hostfile.Remove(filepath.Join(f.SpecDir, specFile(n))),
-		hostfile.Remove(filepath.Join(f.DeviceDir, n.Device+jsonSuffix)))
+		hostfile.Remove(f.devicesFile(n)))
 }
 
 // Sweep removes the files of devices that keep does not have, and what writes

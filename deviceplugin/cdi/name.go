@@ -27,9 +27,11 @@ const (
 	GPU  Kind = "gpu"
 	RDMA Kind = "rdma"
 	SGPU Kind = "sgpu"
+	// Claim is a device of a ResourceClaim.
+	Claim Kind = "claim"
 )
 
-func kinds() []Kind { return []Kind{GPU, RDMA, SGPU} }
+func kinds() []Kind { return []Kind{GPU, RDMA, SGPU, Claim} }
 
 // Name is a CDI device: heddle.dev/<kind>=<device>.
 type Name struct {

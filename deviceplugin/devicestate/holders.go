@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
@@ -39,6 +40,13 @@ func (s *State) Held(ctx context.Context) ([]inventory.Held, error) {
 	for c, uuids := range node.ShareClaims() {
 		for _, uuid := range uuids {
 			held = append(held, inventory.Held{Resource: shares, ID: uuid + inventory.ReplicaSeparator, Pod: c.Pod.String()})
+		}
+	}
+	for _, c := range s.claims {
+		for i := range c.Devices {
+			if d := &c.Devices[i]; d.GPU != "" && !d.Monitor {
+				held = append(held, inventory.Held{Resource: claims.Driver, ID: d.GPU, Pod: c.String()})
+			}
 		}
 	}
 	live := liveDevices(seen)

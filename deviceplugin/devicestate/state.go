@@ -74,15 +74,16 @@ type Options struct {
 
 // State records which container has which devices. Its methods are safe for concurrent use.
 type State struct {
-	options    Options
-	inventory  atomic.Pointer[inventory.Inventory]
-	kubelet    *kubelet.Reader
-	checkpoint *records
-	cdi        cdi.Files
-	api        API
-	problems   report.Faults
-	changed    notify.Signal
-	registered notify.Signal
+	options      Options
+	inventory    atomic.Pointer[inventory.Inventory]
+	kubelet      *kubelet.Reader
+	checkpoint   *records
+	claimRecords *claimRecords
+	cdi          cdi.Files
+	api          API
+	problems     report.Faults
+	changed      notify.Signal
+	registered   notify.Signal
 	// starting serializes the calls for one container, by its name: its resources' PreStartContainer
 	// calls, and retries after timeouts.
 	starting keymutex.KeyMutex
@@ -93,6 +94,8 @@ type State struct {
 	mu sync.Mutex // guards all below
 	// entries are by device. An entry is never changed, but replaced.
 	entries map[string]*allocate.Entry
+	// claims are the prepared ResourceClaims, by UID, and those that are being prepared.
+	claims map[string]*allocate.Claim
 	// gone is since when an entry has had no pod.
 	gone map[string]time.Time
 	// uncertain holds the containers with devices that the kubelet or the checkpoint has lost.
@@ -119,9 +122,9 @@ func New(o Options, inv *inventory.Inventory) *State {
 	}
 	s := &State{
 		options: o, kubelet: o.Kubelet,
-		checkpoint: &records{filepath.Join(o.StateDir, "records")},
-		cdi:        cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
-		changed:    notify.New(), registered: notify.New(), problems: report.Faults{Log: o.Log}, api: o.API,
+		checkpoint: &records{filepath.Join(o.StateDir, "records")}, claimRecords: &claimRecords{filepath.Join(o.StateDir, claimsDir)},
+		cdi:     cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
+		changed: notify.New(), registered: notify.New(), problems: report.Faults{Log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
 		drifts: make(map[Drift]bool), rejected: make(map[kubelet.Pod]report.Rejection), starting: keymutex.NewHashed(0),
 	}
@@ -129,6 +132,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 	entries, err := s.checkpoint.load()
 	s.entries = entries
 	s.problems.Note(problemEntries, err)
+	s.claims, err = s.claimRecords.load()
+	s.problems.Note(problemClaims, err)
 	return s
 }
 
@@ -218,7 +223,7 @@ func (s *State) observeBoth(ctx context.Context) (*observation, error) {
 func (s *State) nodeLocked(o *observation) *allocate.Node {
 	return &allocate.Node{
 		Name: s.options.NodeName, Inventory: s.inventory.Load(), Snapshot: o.Snapshot, Since: o.since,
-		Entries: s.entries, Uncertain: s.uncertainLocked(o.Starting()), Unrecorded: s.unrecordedLocked(),
+		Entries: s.entries, Claims: s.claims, Uncertain: s.uncertainLocked(o.Starting()), Unrecorded: s.unrecordedLocked(),
 	}
 }
 
@@ -241,6 +246,7 @@ func (s *State) applyLocked(entries ...*allocate.Entry) {
 // What can be wrong.
 const (
 	problemEntries      = "records"
+	problemClaims       = "claims"
 	problemCheckpoint   = "checkpoint"
 	problemPodResources = "podresources"
 	problemCDI          = "cdi"

@@ -178,6 +178,11 @@ func (s *State) sweep(live map[string]bool) error {
 	for device := range s.entries {
 		live[device] = true
 	}
+	for _, c := range s.claims {
+		for i := range c.Devices {
+			live[c.Devices[i].CDI] = true
+		}
+	}
 	s.mu.Unlock()
 	before := s.options.Now().Add(-unclaimedFor)
 	return errors.Join(s.cdi.Sweep(live, before), s.checkpoint.sweep(live, before))

@@ -23,14 +23,21 @@ type View struct{ node allocate.Node }
 func (s *State) View() *View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := allocate.Node{
-		Inventory: s.inventory.Load(), Entries: maps.Clone(s.entries), Gone: make(map[string]bool, len(s.gone)),
+	node := s.viewLocked()
+	node.Entries, node.Claims = maps.Clone(s.entries), maps.Clone(s.claims)
+	return &View{*node}
+}
+
+// viewLocked returns the content without copies. It is for holders of mu, as long as they use it.
+func (s *State) viewLocked() *allocate.Node {
+	node := &allocate.Node{
+		Inventory: s.inventory.Load(), Entries: s.entries, Claims: s.claims, Gone: make(map[string]bool, len(s.gone)),
 		Unrecorded: s.unrecordedLocked(),
 	}
 	for device := range s.gone {
 		node.Gone[device] = true
 	}
-	return &View{node}
+	return node
 }
 
 // Allocations returns the allocations of all started containers, and of containers that have their
@@ -125,6 +132,9 @@ func (v *View) Limits() []enforce.Limit {
 		if e.Owner != nil && len(e.Shares) > 0 {
 			all = append(all, limitOf(e, v.node.Inventory))
 		}
+	}
+	for _, c := range v.node.Claims {
+		all = slices.AppendSeq(all, maps.Values(c.Limits(v.node.Inventory.Machine)))
 	}
 	return all
 }

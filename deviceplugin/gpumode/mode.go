@@ -1,11 +1,11 @@
-// Package gpumode decides in which resource a GPU is, exclusive (native) or in shares
-// (sgpu), and when it changes to the other.
+// Package gpumode decides where a GPU is allocated, as an exclusive resource (native), in
+// shares (sgpu) or by claims, and when it changes to another mode.
 //
 // It owns the modes of a node's GPUs, on disk and in memory, and which GPUs an operator
 // cordoned. A GPU that is to change its mode first drains: it is listed as unhealthy
 // until the kubelet no longer offers it and no pod holds it. Then it leaves its resource,
 // which rejects calls for it. If still no pod holds it and no call is in flight, its mode
-// changes. So it is never in both resources, and what a pod holds is never taken from
+// changes. So it is never in two modes, and what a pod holds is never taken from
 // it. What the kubelet offers and pods hold comes in as values. The package advertises
 // nothing itself, decides nothing about health, and never ends a pod.
 package gpumode
@@ -260,7 +260,7 @@ func decode(b []byte) (*record, error) {
 		}
 	}
 	for uuid, mode := range r.Modes {
-		if mode != config.ModeNative && mode != config.ModeSGPU {
+		if mode != config.ModeNative && mode != config.ModeSGPU && mode != config.ModeClaims {
 			return nil, fmt.Errorf("invalid mode %.32q of GPU %s", mode, uuid)
 		}
 	}

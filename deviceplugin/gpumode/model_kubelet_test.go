@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
@@ -15,7 +16,7 @@ import (
 func pause(d time.Duration) { <-time.After(d) }
 
 func idOf(uuid string, mode config.Mode, n int) string {
-	if mode == native {
+	if mode != shared {
 		return uuid
 	}
 	return uuid + inventory.ReplicaSeparator + strconv.Itoa(n)
@@ -53,16 +54,20 @@ func gpu(id string) string { return inventory.DeviceOf(id) }
 
 // checkLocked is what must hold at any time.
 func (m *model) checkLocked() {
-	for id := range m.healthy[shared] {
-		if m.healthy[native][gpu(id)] {
-			m.t.Errorf("%s is offered twice", gpu(id))
+	offered := map[string]config.Mode{}
+	for mode, ids := range m.healthy {
+		for id := range ids {
+			if in := offered[gpu(id)]; in != "" && in != mode {
+				m.t.Errorf("%s is offered as %s and as %s", gpu(id), in, mode)
+			}
+			offered[gpu(id)] = mode
 		}
 	}
 	in := map[string]config.Mode{}
 	for _, p := range m.pods {
 		for _, uuid := range []string{gpu(p.id), cmp.Or(p.bound, gpu(p.id))} {
 			if (p.recorded || p.accounted) && in[uuid] != "" && in[uuid] != p.mode {
-				m.t.Errorf("%s is held in both modes", uuid)
+				m.t.Errorf("%s is held in two modes", uuid)
 			}
 			if p.recorded || p.accounted {
 				in[uuid] = p.mode
@@ -106,10 +111,13 @@ func (m *model) observe() *Observation {
 }
 
 func (m *model) resource(mode config.Mode) string {
-	if mode == native {
+	switch mode {
+	case native:
 		return m.config.Resources.GPU
+	case shared:
+		return m.config.Resources.SGPU
 	}
-	return m.config.Resources.SGPU
+	return claims.Driver
 }
 
 // allocate is a call of Allocate as the resources and the device state treat it: they
@@ -160,7 +168,7 @@ func (m *model) admit() {
 	m.mu.Lock()
 	m.serial++
 	name := "ns/" + strconv.Itoa(m.serial)
-	p := &consumer{mode: []config.Mode{native, shared}[m.random.IntN(2)]}
+	p := &consumer{mode: modes[m.random.IntN(len(modes))]}
 	free := maps.Clone(m.healthy[p.mode])
 	for _, q := range m.pods {
 		delete(free, q.id)

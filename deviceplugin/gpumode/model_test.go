@@ -19,6 +19,8 @@ import (
 
 const slots = 4
 
+var modes = []config.Mode{native, shared, config.ModeClaims} //nolint:gochecknoglobals // Never changed.
+
 // model is a node in the ways of test/kubelet, in virtual time: lists reach the
 // kubelet late and in order, it chooses a device long before it calls Allocate,
 // it accounts for it later still, and it restarts. The real sockets are in
@@ -77,13 +79,18 @@ func newModel(t *testing.T, seed uint64, gpus int) *model {
 // configure draws what is shared, and what a switch does.
 func (m *model) configure() {
 	c := config.Default()
-	if m.draw(4) > 0 {
-		c.Mode = config.ModeSGPU
-		for i := range m.machine.GPUs {
-			if m.draw(2) == 0 {
-				c.SGPU.GPUs = append(c.SGPU.GPUs, config.GPURef(strconv.Itoa(i)))
-			}
+	var some []config.GPURef
+	for i := range m.machine.GPUs {
+		if m.draw(2) == 0 {
+			some = append(some, config.GPURef(strconv.Itoa(i)))
 		}
+	}
+	switch m.draw(5) {
+	case 0:
+	case 1, 2:
+		c.Mode, c.Claims.GPUs = config.ModeClaims, some
+	default:
+		c.Mode, c.SGPU.GPUs = config.ModeSGPU, some
 	}
 	m.mu.Lock()
 	m.config = &c
@@ -153,7 +160,7 @@ func (m *model) round(tracker *Tracker) {
 		m.offered[g.UUID] = g
 	}
 	m.mu.Unlock()
-	for _, mode := range []config.Mode{native, shared} {
+	for _, mode := range modes {
 		list := map[string]bool{}
 		for i := range m.machine.GPUs {
 			g := &m.machine.GPUs[i]
@@ -169,7 +176,7 @@ func (m *model) round(tracker *Tracker) {
 }
 
 // TestSwitches changes what is shared 5,000 times, under load, with restarts of the
-// kubelet and of the Tracker. At no time is a GPU offered or held in both modes.
+// kubelet and of the Tracker. At no time is a GPU offered or held in two modes.
 func TestSwitches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(t, 20261121, 8)
@@ -202,7 +209,7 @@ func TestSwitches(t *testing.T) {
 		m.stop()
 		m.wg.Wait()
 		t.Logf("%d pods admitted, %d rejected by Allocate", m.admits, m.rejected)
-		if m.admits < 5000 || m.rejected == 0 {
+		if m.admits < 4500 || m.rejected == 0 {
 			t.Error("too little happened")
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
@@ -42,8 +43,9 @@ type gpuState struct {
 	shown, freeSince time.Time
 	// observed reports whether the last observation succeeded.
 	observed bool
-	// holders hold it in mode, others in the other mode, sorted.
+	// holders hold it in mode, sorted; others in another one, which is otherMode.
 	holders, others []string
+	otherMode       config.Mode
 }
 
 // usage is the part of an observation about one GPU. offered and held are by mode.
@@ -53,11 +55,21 @@ type usage struct {
 	held    map[config.Mode][]string
 }
 
-func other(m config.Mode) config.Mode {
-	if m == config.ModeSGPU {
-		return config.ModeNative
+// others returns the holders of a GPU in another mode than m, and that mode; the mode of the first
+// holders if there are several.
+func (u *usage) others(m config.Mode) (holders []string, in config.Mode) {
+	for _, mode := range []config.Mode{config.ModeNative, config.ModeSGPU, config.ModeClaims} {
+		if mode == m || len(u.held[mode]) == 0 {
+			continue
+		}
+		if in == "" {
+			in = mode
+		}
+		for _, pod := range u.held[mode] {
+			holders = insert(holders, pod)
+		}
 	}
-	return config.ModeSGPU
+	return holders, in
 }
 
 // pending reports whether observations are needed.
@@ -100,9 +112,10 @@ func configure(g gpuState, wanted config.Mode) gpuState {
 func observe(g gpuState, u *usage) (next gpuState, moves bool) {
 	g.observed = true
 	if !g.checked {
-		g.mode, g.checked = confirmed(g.mode, g.wanted, u.held), true
+		g.mode, g.checked = u.confirmed(cmp.Or(g.mode, g.wanted)), true
 	}
-	g.holders, g.others = u.held[g.mode], u.held[other(g.mode)]
+	g.holders = u.held[g.mode]
+	g.others, g.otherMode = u.others(g.mode)
 	free := len(g.holders) == 0 && !u.offered[g.mode]
 	switch {
 	case g.mode == g.wanted && len(g.others) == 0:
@@ -125,13 +138,10 @@ func observe(g gpuState, u *usage) (next gpuState, moves bool) {
 }
 
 // confirmed returns the mode of a GPU that was not compared with its holders yet: the recorded
-// one, unless only the other has holders; without a record the wanted one.
-func confirmed(recorded, wanted config.Mode, held map[config.Mode][]string) config.Mode {
-	if recorded == "" {
-		recorded = wanted
-	}
-	if len(held[recorded]) == 0 && len(held[other(recorded)]) > 0 {
-		return other(recorded)
+// one, unless only another one has holders.
+func (u *usage) confirmed(recorded config.Mode) config.Mode {
+	if _, held := u.others(recorded); held != "" && len(u.held[recorded]) == 0 {
+		return held
 	}
 	return recorded
 }
@@ -145,6 +155,8 @@ func (g *gpuState) until() string {
 		return ends(g.holders)
 	case !g.observed:
 		return "it is known who holds it"
+	case g.mode == config.ModeClaims:
+		return "its ResourceSlice says so"
 	}
 	return "the kubelet no longer offers it"
 }
@@ -155,7 +167,7 @@ func (g *gpuState) unavailable() string {
 	case g.phase == open:
 		return ""
 	case g.mode == g.wanted:
-		return fmt.Sprintf("held as %s too, until %s", other(g.mode), ends(g.others))
+		return fmt.Sprintf("held as %s too, until %s", g.otherMode, ends(g.others))
 	}
 	return fmt.Sprintf("moves to %s when %s", g.wanted, g.until())
 }
@@ -293,6 +305,9 @@ func (t *Tracker) usages(o *Observation) map[string]*usage {
 // have replicas of exclusive GPUs too, under the same resource.
 func (t *Tracker) gpuOf(d inventory.Held) (uuid string, mode config.Mode) {
 	uuid = inventory.DeviceOf(d.ID)
+	if d.Resource == claims.Driver {
+		return cmp.Or(t.machine.ParentGPU(uuid), uuid), config.ModeClaims
+	}
 	if inventory.IsReplica(d.ID) && d.Resource != t.config.Resources.GPU || d.Resource == t.config.Resources.SGPU {
 		return uuid, config.ModeSGPU
 	}

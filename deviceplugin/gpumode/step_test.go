@@ -72,13 +72,14 @@ func TestOneStep(t *testing.T) {
 		{
 			"those who hold it in the new mode already do not keep it", func(g *gpuState) { g.phase = leaving },
 			usage{held: by(shared, "ml/b")},
-			func(g *gpuState) { g.others = []string{"ml/b"} }, true,
+			func(g *gpuState) { g.others, g.otherMode = []string{"ml/b"}, shared }, true,
 		},
 		{
 			"held in the other mode too: no new pod", func(g *gpuState) { g.wanted, g.phase = native, open },
 			usage{held: map[config.Mode][]string{native: {"ml/a"}, shared: {"ml/b"}}},
 			func(g *gpuState) {
 				g.phase, g.shown, g.holders, g.others = draining, time.Time{}, []string{"ml/a"}, []string{"ml/b"}
+				g.otherMode = shared
 			}, false,
 		},
 		{
@@ -170,7 +171,7 @@ func TestTexts(t *testing.T) {
 			"the kubelet no longer offers it", "moves to sgpu when the kubelet no longer offers it",
 		},
 		{"not known", gpuState{wanted: shared}, "it is known who holds it", ""},
-		{"held twice", gpuState{mode: native, wanted: native, phase: draining, others: []string{"ml/b"}}, "", "held as sgpu too, until ml/b ends"},
+		{"held twice", gpuState{mode: native, wanted: native, phase: draining, others: []string{"ml/b"}, otherMode: shared}, "", "held as sgpu too, until ml/b ends"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if until, reason := tt.gpu.until(), tt.gpu.unavailable(); until != tt.until || reason != tt.reason {

@@ -53,7 +53,7 @@ type Channels struct {
 
 // GPU describes how one GPU or MIG device is allocated.
 type GPU struct {
-	// Mode is the resource that it is in: exclusive (native) or in shares (sgpu).
+	// Mode is where it is allocated: as an exclusive resource (native), in shares (sgpu) or by claims.
 	// Empty while it is in none: the mode is not known, or about to change.
 	Mode config.Mode
 	// Unhealthy explains why the device is unhealthy; empty if it is healthy.
@@ -111,8 +111,11 @@ func (inv *Inventory) AllUnavailable(reason string) *Inventory {
 // Wanted returns the mode that the configuration gives a GPU. A GPU with MIG is
 // never shared.
 func Wanted(c *config.NodeConfig, g *machine.GPU) config.Mode {
-	if c.Shares(g) {
+	switch {
+	case c.Shares(g):
 		return config.ModeSGPU
+	case c.Claimable(g):
+		return config.ModeClaims
 	}
 	return config.ModeNative
 }
@@ -146,7 +149,7 @@ func (inv *Inventory) Recut(uuid, mode string) bool {
 // shared returns the shared GPUs. What the scan has against
 // a GPU comes first, then its mode, then its health, then its CDI spec.
 func (inv *Inventory) shared() []quota.GPU {
-	zones := zonesOf(inv.Machine)
+	zones := Zones(inv.Machine)
 	var all []quota.GPU
 	for i := range inv.Machine.GPUs {
 		g := &inv.Machine.GPUs[i]
@@ -187,9 +190,9 @@ func scannedFault(g *machine.GPU, h *config.Health) string {
 	return "MIG is on"
 }
 
-// zonesOf numbers the GPUs that NVLinks join, from 1, by place in the machine;
+// Zones numbers the GPUs that NVLinks join, from 1, by place in the machine;
 // 0 is joined to none.
-func zonesOf(m *machine.Machine) []int {
+func Zones(m *machine.Machine) []int {
 	zones := make([]int, len(m.GPUs))
 	last := 0
 	var join func(i int)

@@ -209,12 +209,12 @@ func Shortages(r *Round) []health.Shortage {
 	return all
 }
 
-// allShared reports whether the configuration shares all GPUs of a resource, which is
-// no shortage.
+// allShared reports whether the configuration shares all GPUs of a resource, or has them for
+// claims, which is no shortage.
 func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 	return resource == c.Resources.GPU && len(m.GPUs) > 0 &&
 		!slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool {
-			return c.GPUResource(&g) == resource && inventory.Wanted(c, &g) != config.ModeSGPU
+			return c.GPUResource(&g) == resource && inventory.Wanted(c, &g) == config.ModeNative
 		})
 }
 

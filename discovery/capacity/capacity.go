@@ -97,7 +97,7 @@ func several(faults []string) string {
 func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resource {
 	whole := tally{name: c.Resources.GPU}
 	mixed := map[string]*tally{} // Of MIG profiles, and of other makers.
-	shared := 0
+	shared, claimable := 0, 0
 	named := func(name string) *tally {
 		if name == whole.name {
 			return &whole
@@ -112,6 +112,8 @@ func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resou
 		switch {
 		case c.Shares(g):
 			shared++
+		case c.Claimable(g):
+			claimable++
 		case len(g.MIG.Devices) > 0 && c.InstanceResource(g, "") != "":
 			for _, device := range g.MIG.Devices {
 				named(c.InstanceResource(g, device.Profile)).add(device.UUID, c.Health.Fault(g.Health), 1)
@@ -128,6 +130,8 @@ func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resou
 		if slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool { return g.MIG.Mode != "" }) {
 			first.Reason = "every GPU is shared or cut into partitions"
 		}
+	case claimable > 0:
+		first.Reason = "pods get every GPU by ResourceClaims: mode is claims"
 	case shared > 0:
 		first.Reason = "every GPU is shared: mode is sgpu"
 	default:

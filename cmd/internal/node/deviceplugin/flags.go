@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -57,6 +58,7 @@ type options struct {
 	imex, imexRequest            string
 	gdrcopy, gds, mps            bool
 	cleanup, authenticate        bool
+	claimsDir                    string
 }
 
 // Register implements [program.Daemon].
@@ -79,6 +81,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"IMEX channels for containers with GPUs: a number, a comma list of numbers, or all; empty: none")
 	fs.StringVar(&o.imexRequest, "imex-request", imexAll, "which containers with GPUs get them: all; or annotation, "+
 		"those whose pods name them in annotation "+wellknown.IMEXChannels)
+	fs.StringVar(&o.claimsDir, "claims-dir", "", "run the DRA driver, for nodes with mode: claims, with its socket in this "+
+		"directory; the same path on the host and in the container: /var/lib/kubelet/plugins/"+claims.Driver)
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
 	fs.BoolVar(&o.authenticate, "authenticate", true, "answer requests from outside of the node with names of pods, in "+
@@ -89,6 +93,9 @@ func (o *options) Register(fs *flag.FlagSet) {
 // Check implements [program.Daemon].
 func (o *options) Check() error {
 	byPod := o.imexRequest == imexAnnotation
+	if o.claimsDir != "" && o.strategy == string(resource.Envvar) {
+		return errors.New("--claims-dir needs --device-list-strategy=cdi: claims bring devices by CDI")
+	}
 	switch _, err := gpu.ParseChannels(o.imex); {
 	case o.strategy != string(resource.CDI) && o.strategy != string(resource.Envvar):
 		return fmt.Errorf("--device-list-strategy: %q is neither cdi nor envvar", o.strategy)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/config"
@@ -112,6 +113,11 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 		Release: o.Release, Released: under, API: api,
 		Interval: o.Interval, Registerer: registry, PodRegisterer: pods, Log: log,
 	}
+	if options.ClaimsDir = o.claimsDir; o.claimsDir != "" {
+		if options.Claims, err = o.claimsClient(); err != nil {
+			return fmt.Errorf("DRA driver: %w", err)
+		}
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
 	limits := newLimiter(o, log)
@@ -126,6 +132,17 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	group.Go(func() error { return program.Serve(ctx, log, o.metricsAddress, registry, a.Alive, a.Ready, restricted) })
 	log.InfoContext(ctx, "started", "version", o.version, "node", o.NodeName, "machine", o.Machine)
 	return group.Wait()
+}
+
+// claimsClient returns the client of the DRA driver.
+func (o *options) claimsClient() (kubernetes.Interface, error) {
+	config, err := kube.LoadConfig(o.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 50, 100
+	config.UserAgent = "heddle-device-plugin/" + o.version
+	return kubernetes.NewForConfig(config)
 }
 
 // nodeTimeout bounds how long a start waits for the Node: the API server may be unavailable.

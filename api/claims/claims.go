@@ -1,0 +1,97 @@
+// Package claims spells what heddle publishes to Dynamic Resource Allocation: the driver, its DeviceClasses,
+// the attributes and taints of its devices, and the parameters of ResourceClaims.
+package claims
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+// Driver is the name of heddle's DRA driver. One driver has the GPUs and the HCAs of a node, so that those
+// of a claim are prepared together.
+const Driver = "devices.heddle.dev"
+
+// ClassSuffix is the end of the names of heddle's DeviceClasses: gpu.heddle.dev.
+const ClassSuffix = ".heddle.dev"
+
+// Type is the attribute "type" of a device.
+type Type string
+
+// The types of devices. A pair is a GPU with the HCA that is nearest to it.
+const (
+	GPU  Type = "gpu"
+	Pair Type = "pair"
+	HCA  Type = "hca"
+	MIG  Type = "mig"
+)
+
+// Attributes of devices, below the driver's domain.
+const (
+	AttributeType         = "type"
+	AttributeUUID         = "uuid"
+	AttributeParent       = "parentUUID"
+	AttributeProduct      = "productName"
+	AttributeArchitecture = "architecture"
+	AttributeDriver       = "driverVersion"
+	AttributeProfile      = "profile"
+	AttributeClique       = "clique"
+	AttributeNVLink       = "nvlinkGroup"
+	AttributeHCA          = "hca"
+	AttributeRail         = "rail"
+	AttributeRate         = "rateGbps"
+	AttributeLinkLayer    = "linkLayer"
+)
+
+// Capacities of GPUs that claims may share: percent of compute, and bytes of memory.
+const (
+	CapacityVCore   = "vcore"
+	CapacityVMemory = "vmemory"
+)
+
+// Keys of taints of devices.
+const (
+	TaintUnhealthy   = Driver + "/unhealthy"
+	TaintUnavailable = Driver + "/unavailable"
+)
+
+// The parameters of a claim, in spec.devices.config[].opaque.
+const (
+	APIVersion     = "claims.heddle.dev/v1alpha1"
+	ParametersKind = "DeviceParameters"
+)
+
+// Parameters are the opaque parameters of a request.
+type Parameters struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Policy is the QoS policy of a share; empty is the node's default.
+	Policy config.QoSPolicy `json:"policy,omitempty"`
+}
+
+// ParseParameters decodes parameters. The error names the field that is unknown or invalid.
+func ParseParameters(text []byte) (*Parameters, error) {
+	p := &Parameters{}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(p); err != nil {
+		return nil, fmt.Errorf("parameters: %w", err)
+	}
+	if _, err := decoder.Token(); err != io.EOF { //nolint:errorlint // Token returns it as it is.
+		return nil, fmt.Errorf("parameters: data after the object")
+	}
+	policies := []config.QoSPolicy{"", config.FixedShare, config.BurstShare, config.BestEffort}
+	switch {
+	case p.APIVersion != APIVersion:
+		return nil, fmt.Errorf("parameters: unsupported apiVersion %.64q, want %s", p.APIVersion, APIVersion)
+	case p.Kind != ParametersKind:
+		return nil, fmt.Errorf("parameters: unsupported kind %.64q, want %s", p.Kind, ParametersKind)
+	case !slices.Contains(policies, p.Policy):
+		return nil, fmt.Errorf("parameters: policy: unsupported value %.64q: want fixed-share, burst-share or best-effort", p.Policy)
+	}
+	return p, nil
+}

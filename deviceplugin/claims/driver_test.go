@@ -1,0 +1,263 @@
+package claims
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	dra "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	api "github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
+	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/test/inventorytest"
+	"github.com/heddle-dev/heddle/test/machines"
+)
+
+const (
+	node     = "gpu-1"
+	patience = time.Minute
+)
+
+// rig is a driver with its sockets, and an API server in memory.
+type rig struct {
+	*Driver
+	t      *testing.T
+	client *fake.Clientset
+	dra    dra.DRAPluginClient
+	inv    *inventory.Inventory
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	m, c := machines.Load(t, "dgx-h100"), config.Default()
+	c.Mode = config.ModeClaims
+	inv := inventorytest.Configured(m, &c)
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	r := &rig{t: t, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "uid-node"}}), inv: inv}
+	// The API server in memory does not complete names.
+	r.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if s, ok := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice); ok && s.Name == "" {
+			s.Name = s.GenerateName + "x"
+		}
+		return false, nil, nil
+	})
+	r.Driver = New(Options{
+		NodeName: node, Client: r.client, Dir: filepath.Join(dir, "plugin"), KubeletDir: dir, Log: log,
+		State: devicestate.New(devicestate.Options{
+			CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), Hook: "/heddle-cdi-hook", Log: log,
+		}, inv),
+		Names: func(uuids []string) []string {
+			names := slices.Clone(uuids)
+			for i := range names {
+				names[i] = "driver.heddle.dev/gpu=" + names[i]
+			}
+			return names
+		},
+	})
+	if err := os.MkdirAll(filepath.Join(dir, "plugins_registry"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	r.Update(inv)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "plugin", "dra.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	r.dra = dra.NewDRAPluginClient(conn)
+	return r
+}
+
+// allocated creates a claim with results.
+func (r *rig) allocated(name string, results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
+	r.t.Helper()
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("uid-" + name)}}
+	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+	created, err := r.client.ResourceV1().ResourceClaims("ml").Create(r.t.Context(), c, metav1.CreateOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return created
+}
+
+// device is the result for the device of a type of the GPU with an index.
+func (r *rig) device(of api.Type, gpu int) resourceapi.DeviceRequestAllocationResult {
+	for d := range pool.Of(r.inv).Devices() {
+		if d.Type == of && d.GPU == r.inv.Machine.GPUs[gpu].UUID {
+			return resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: api.Driver, Pool: node, Device: d.Name}
+		}
+	}
+	r.t.Fatalf("GPU %d has no device of type %s", gpu, of)
+	return resourceapi.DeviceRequestAllocationResult{}
+}
+
+// prepare calls as the kubelet does.
+func (r *rig) prepare(c *resourceapi.ResourceClaim) (devices []*dra.Device, reason string) {
+	r.t.Helper()
+	answer, err := r.dra.NodePrepareResources(r.t.Context(), &dra.NodePrepareResourcesRequest{
+		Claims: []*dra.Claim{{Namespace: c.Namespace, Name: c.Name, Uid: string(c.UID)}},
+	}, grpc.WaitForReady(true))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	own := answer.GetClaims()[string(c.UID)]
+	return own.GetDevices(), own.GetError()
+}
+
+func TestPrepare(t *testing.T) {
+	r := newRig(t)
+	pair := r.allocated("pair", r.device(api.Pair, 0))
+	devices, reason := r.prepare(pair)
+	if reason != "" || len(devices) != 1 {
+		t.Fatalf("%v, %s", devices, reason)
+	}
+	ids := devices[0].GetCdiDeviceIds()
+	if want := "driver.heddle.dev/gpu=" + r.inv.Machine.GPUs[0].UUID; len(ids) != 3 || ids[0] != want || !strings.HasPrefix(ids[2], "heddle.dev/claim=") {
+		t.Errorf("CDI devices %v", ids)
+	}
+	stranger := r.device(api.GPU, 1)
+	stranger.Driver = "gpu.nvidia.com"
+	if devices, reason = r.prepare(r.allocated("other", stranger, r.device(api.GPU, 2))); reason != "" || len(devices) != 1 {
+		t.Errorf("a claim that is another driver's in part: %v, %s", devices, reason)
+	}
+	gone, elsewhere := r.device(api.GPU, 3), r.device(api.GPU, 3)
+	gone.Device, elsewhere.Pool = "gpu-gone", "gpu-2"
+	for want, result := range map[string]resourceapi.DeviceRequestAllocationResult{
+		"is held by claim ml/pair":                        r.device(api.GPU, 0),
+		"request r: device gpu-gone is not on node gpu-1": gone,
+		"request r: pool gpu-2 is not of node gpu-1":      elsewhere,
+		"is held by claim ml/other":                       r.device(api.Pair, 2),
+	} {
+		if _, reason := r.prepare(r.allocated(fmt.Sprintf("bad-%d", len(want)), result)); !strings.Contains(reason, want) {
+			t.Errorf("%q, want %q in it", reason, want)
+		}
+	}
+	if _, err := r.dra.NodeUnprepareResources(t.Context(), &dra.NodeUnprepareResourcesRequest{
+		Claims: []*dra.Claim{{Namespace: "ml", Name: "pair", Uid: string(pair.UID)}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, reason := r.prepare(r.allocated("next", r.device(api.GPU, 0))); reason != "" {
+		t.Error(reason)
+	}
+}
+
+func TestParametersAndShares(t *testing.T) {
+	r := newRig(t)
+	share := r.device(api.GPU, 0)
+	share.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{
+		api.CapacityVCore: resource.MustParse("30"), api.CapacityVMemory: resource.MustParse("24Gi"),
+	}
+	c := r.allocated("share", share)
+	parameters := func(text string) {
+		c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+			Source: resourceapi.AllocationConfigSourceClaim,
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: api.Driver, Parameters: runtime.RawExtension{Raw: []byte(text)},
+			}},
+		}}
+		if _, err := r.client.ResourceV1().ResourceClaims("ml").Update(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, want := range map[string]string{
+		`{"apiVersion":"claims.heddle.dev/v1alpha1","kind":"DeviceParameters","policcy":"x"}`:          `unknown field "policcy"`,
+		`{"apiVersion":"claims.heddle.dev/v9","kind":"DeviceParameters"}`:                              `unsupported apiVersion "claims.heddle.dev/v9"`,
+		`{"apiVersion":"claims.heddle.dev/v1alpha1","kind":"DeviceParameters","policy":"most"}`:        `policy: unsupported value "most"`,
+		`{"apiVersion":"claims.heddle.dev/v1alpha1","kind":"DeviceParameters","policy":"burst-share"}`: "",
+	} {
+		parameters(text)
+		if _, reason := r.prepare(c); !strings.Contains(reason, want) || want == "" && reason != "" {
+			t.Errorf("%s: %q, want %q in it", text, reason, want)
+		}
+	}
+	limits := r.State.View().Limits()
+	if len(limits) != 1 || limits[0].Policy != "burst-share" || limits[0].GPUs[0].Share.VCore != 30 || limits[0].GPUs[0].Share.MemoryMiB != 24<<10 {
+		t.Errorf("limits %+v", limits)
+	}
+}
+
+// A fault is one write of one slice; its recovery one more.
+func TestPublish(t *testing.T) {
+	r := newRig(t)
+	published := func() (devices, tainted int) {
+		list, err := r.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Items {
+			for j := range list.Items[i].Spec.Devices {
+				devices++
+				tainted += min(1, len(list.Items[i].Spec.Devices[j].Taints))
+			}
+		}
+		return devices, tainted
+	}
+	wait := func(tainted int) {
+		t.Helper()
+		deadline := time.Now().Add(patience)
+		for {
+			devices, got := published()
+			if want := len(pool.Of(r.inv).Devices()); devices == want && got == tainted {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d devices, %d with taints, want %d", devices, got, tainted)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	wait(0)
+	writes := func() (n int) {
+		for _, a := range r.client.Actions() {
+			if verb := a.GetVerb(); a.GetResource().Resource == "resourceslices" && (verb == "update" || verb == "create" || verb == "delete") {
+				n++
+			}
+		}
+		return n
+	}
+	before := writes()
+	sick := *r.inv
+	sick.GPUs = map[string]inventory.GPU{}
+	for uuid, g := range r.inv.GPUs {
+		if uuid == r.inv.Machine.GPUs[5].UUID {
+			g.Unhealthy = "XID 79"
+		}
+		sick.GPUs[uuid] = g
+	}
+	r.Update(&sick)
+	wait(2) // The GPU and its pair.
+	r.Update(r.inv)
+	wait(0)
+	if n := writes() - before; n != 2 {
+		t.Errorf("%d writes for a fault and a recovery", n)
+	}
+}

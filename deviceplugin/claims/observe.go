@@ -1,0 +1,75 @@
+package claims
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	api "github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+)
+
+// listEvery is the time between two lists of all claims while GPUs leave the mode claims: no selector finds those
+// of one node.
+const listEvery = 5 * time.Second
+
+// Observe returns the GPUs that claims may get by the ResourceSlices on the API server, and those that claims
+// have been allocated, prepared or not. The slices are read first.
+func (d *Driver) Observe(ctx context.Context) (offered, held []inventory.Held, err error) {
+	options := metav1.ListOptions{FieldSelector: fields.Set{
+		resourceapi.ResourceSliceSelectorNodeName: d.NodeName, resourceapi.ResourceSliceSelectorDriver: api.Driver,
+	}.String()}
+	slices, err := d.Client.ResourceV1().ResourceSlices().List(ctx, options)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	d.mu.Lock()
+	devices := d.pool
+	d.mu.Unlock()
+	for i := range slices.Items {
+		for j := range slices.Items[i].Spec.Devices {
+			published := &slices.Items[i].Spec.Devices[j]
+			if device, known := devices.Find(published.Name); known && device.GPU != "" && len(published.Taints) == 0 {
+				offered = append(offered, inventory.Held{Resource: api.Driver, ID: device.GPU})
+			}
+		}
+	}
+	held, err = d.allocated(ctx)
+	return offered, held, err
+}
+
+// allocated returns the GPUs of all claims.
+func (d *Driver) allocated(ctx context.Context) ([]inventory.Held, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(d.listed) < listEvery {
+		return d.held, nil
+	}
+	all, err := d.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list ResourceClaims: %w", err)
+	}
+	d.listed, d.held = time.Now(), nil
+	for i := range all.Items {
+		claim := &all.Items[i]
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for j := range claim.Status.Allocation.Devices.Results {
+			r := &claim.Status.Allocation.Devices.Results[j]
+			if r.Driver != api.Driver || r.Pool != d.NodeName || r.AdminAccess != nil && *r.AdminAccess {
+				continue
+			}
+			if device, known := d.pool.Find(r.Device); known && device.GPU != "" {
+				d.held = append(d.held, inventory.Held{
+					Resource: api.Driver, ID: device.GPU, Pod: "claim " + claim.Namespace + "/" + claim.Name,
+				})
+			}
+		}
+	}
+	return d.held, nil
+}

@@ -1,0 +1,433 @@
+// Package pool describes the devices of a node that claims get as a pool of ResourceSlices, and finds the
+// GPU and the HCA behind the name of one.
+//
+// It is pure: an inventory in, a pool out. The order is stable. All devices of one GPU are in one slice, so
+// that a fault of it is one write.
+package pool
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
+
+	"github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/sharing/quota"
+	"github.com/heddle-dev/heddle/topo/affinity"
+)
+
+// Limits of ResourceSlices (k8s.io/api/resource/v1): devices of a slice with counters or taints, and counter
+// sets of a slice.
+const (
+	maxDevices     = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
+	maxCounterSets = resourceapi.ResourceSliceMaxCounterSets
+)
+
+// counter is the one counter of each set: how many use a GPU or an HCA.
+const counter = "use"
+
+// Device is one device of the pool.
+type Device struct {
+	Name string
+	Type claims.Type
+	// GPU is the UUID of the GPU or MIG device, and HCA the identity of the HCA; empty without one.
+	GPU, HCA string
+}
+
+// entry is a device with what is published about it.
+type entry struct {
+	Device
+	published resourceapi.Device
+	// withdrawn is why no pod should get the device.
+	withdrawn string
+}
+
+// Pool is the pool of a node.
+type Pool struct {
+	groups   [][]entry
+	counters []resourceapi.CounterSet
+}
+
+// Of returns the pool of the GPUs that are in mode claims and of their HCAs. Without any GPU in that mode, it
+// has no devices: the device plugin has the HCAs.
+func Of(inv *inventory.Inventory) *Pool {
+	b := builder{
+		Inventory: inv, m: inv.Config.WithRoles(inv.Machine), pairs: allocate.Pairs(inv), zones: inventory.Zones(inv.Machine),
+	}
+	b.rails, b.ids = affinity.Rails(b.m), b.m.HCAIDs()
+	done := map[int]bool{}
+	for _, i := range b.order() {
+		g := &b.m.GPUs[i]
+		if inv.GPUs[g.UUID].Mode != config.ModeClaims || g.UUID == "" {
+			continue
+		}
+		group := b.gpu(i)
+		if pair, ok := b.pairs[i]; ok && !done[pair.Index] {
+			done[pair.Index] = true
+			group = append(group, b.hca(pair))
+		}
+		b.groups = append(b.groups, group)
+	}
+	if len(b.groups) == 0 {
+		return &b.Pool
+	}
+	var others []entry
+	for _, hca := range allocate.HCAs(inv) {
+		if !done[hca.Index] {
+			others = append(others, b.hca(hca))
+		}
+	}
+	b.groups = slices.AppendSeq(b.groups, slices.Chunk(others, maxDevices))
+	return &b.Pool
+}
+
+// Find returns the device of a name.
+func (p *Pool) Find(name string) (Device, bool) {
+	for _, group := range p.groups {
+		for i := range group {
+			if group[i].Name == name {
+				return group[i].Device, true
+			}
+		}
+	}
+	return Device{}, false
+}
+
+// Devices returns all devices, with why no pod should get them; empty if nothing is wrong.
+func (p *Pool) Devices() map[Device]string {
+	all := map[Device]string{}
+	for _, group := range p.groups {
+		for i := range group {
+			all[group[i].Device] = group[i].withdrawn
+		}
+	}
+	return all
+}
+
+// Slices returns the pool for an API server that knows counters, shares and taints of devices (1.36).
+func (p *Pool) Slices() []resourceslice.Slice {
+	var all []resourceslice.Slice
+	for _, group := range p.groups {
+		var s resourceslice.Slice
+		for i := range group {
+			s.Devices = append(s.Devices, group[i].published)
+		}
+		all = append(all, s)
+	}
+	for sets := range slices.Chunk(p.counters, maxCounterSets) {
+		all = append(all, resourceslice.Slice{SharedCounters: sets})
+	}
+	return orEmpty(all)
+}
+
+// Plain returns the pool for older API servers (1.34, 1.35): whole GPUs, MIG devices and HCAs that are well.
+func (p *Pool) Plain() []resourceslice.Slice {
+	var all []resourceslice.Slice
+	for _, group := range p.groups {
+		var s resourceslice.Slice
+		for i := range group {
+			if group[i].Type == claims.Pair || group[i].withdrawn != "" {
+				continue
+			}
+			d := group[i].published
+			d.ConsumesCounters, d.AllowMultipleAllocations, d.Capacity, d.Taints = nil, nil, nil, nil
+			s.Devices = append(s.Devices, d)
+		}
+		all = append(all, s)
+	}
+	return orEmpty(all)
+}
+
+// orEmpty returns one slice without devices for none: the driver runs, and has nothing.
+func orEmpty(all []resourceslice.Slice) []resourceslice.Slice {
+	if len(all) == 0 {
+		return []resourceslice.Slice{{}}
+	}
+	return all
+}
+
+// builder makes a pool.
+type builder struct {
+	*inventory.Inventory
+	Pool
+
+	// m is the machine with corrected roles. What follows is by place in its lists; pairs are by GPU.
+	m     *machine.Machine
+	pairs map[int]allocate.Member
+	zones []int
+	rails []int
+	ids   []string
+	// counted are the names of the counter sets.
+	counted map[string]bool
+}
+
+// order returns the GPUs by the rail of the HCA nearest to each, then by PCI address: the scheduler takes the
+// first devices that fit, and GPUs of one rail talk to each other from node to node.
+func (b *builder) order() []int {
+	order := make([]int, len(b.m.GPUs))
+	rail := func(gpu int) int {
+		if pair, ok := b.pairs[gpu]; ok && b.rails[pair.Index] >= 0 {
+			return b.rails[pair.Index]
+		}
+		return len(b.m.HCAs)
+	}
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(x, y int) int {
+		return cmp.Or(cmp.Compare(rail(x), rail(y)), machine.ComparePCI(b.m.GPUs[x].PCI, b.m.GPUs[y].PCI))
+	})
+	return order
+}
+
+// gpu returns the devices of a GPU: itself and its pair, or its MIG devices.
+func (b *builder) gpu(at int) []entry {
+	g := &b.m.GPUs[at]
+	state := b.GPUs[g.UUID]
+	attributes := b.gpuAttributes(at)
+	taints, withdrawn := b.taints(state)
+	if g.MIG.Enabled {
+		return b.instances(g, attributes, taints, withdrawn)
+	}
+	whole := entry{
+		Device: Device{Name: name(claims.GPU, g.UUID), Type: claims.GPU, GPU: g.UUID}, withdrawn: withdrawn,
+		published: resourceapi.Device{
+			Attributes: with(attributes, claims.AttributeType, text(string(claims.GPU))), Taints: taints,
+			ConsumesCounters:         []resourceapi.DeviceCounterConsumption{b.use(name(claims.GPU, g.UUID), 1)},
+			AllowMultipleAllocations: ptr.To(true), Capacity: capacity(g),
+		},
+	}
+	whole.published.Name = whole.Name
+	pair, ok := b.pairs[at]
+	if !ok {
+		return []entry{whole}
+	}
+	hca := b.hca(pair)
+	both := entry{
+		Device:    Device{Name: name(claims.Pair, g.UUID), Type: claims.Pair, GPU: g.UUID, HCA: pair.ID},
+		withdrawn: cmp.Or(withdrawn, hca.withdrawn),
+		published: resourceapi.Device{
+			Attributes: with(attributes, claims.AttributeType, text(string(claims.Pair))), Taints: slices.Concat(taints, hca.published.Taints),
+			ConsumesCounters: []resourceapi.DeviceCounterConsumption{
+				whole.published.ConsumesCounters[0], hca.published.ConsumesCounters[0],
+			},
+		},
+	}
+	both.published.Name = both.Name
+	// A list has each key and effect once.
+	both.published.Taints = slices.CompactFunc(both.published.Taints, func(x, y resourceapi.DeviceTaint) bool {
+		return x.Key == y.Key && x.Effect == y.Effect
+	})
+	for _, key := range []resourceapi.QualifiedName{
+		claims.AttributeHCA, claims.AttributeRail, claims.AttributeRate, claims.AttributeLinkLayer,
+	} {
+		if value, has := hca.published.Attributes[key]; has {
+			both.published.Attributes[key] = value
+		}
+	}
+	return []entry{whole, both}
+}
+
+// instances returns the MIG devices of a GPU. Nobody gets the GPU itself while MIG is on.
+func (b *builder) instances(
+	g *machine.GPU, attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, taints []resourceapi.DeviceTaint,
+	withdrawn string,
+) []entry {
+	var all []entry
+	for i := range g.MIG.Devices {
+		d := &g.MIG.Devices[i]
+		own := with(attributes, claims.AttributeType, text(string(claims.MIG)))
+		own[claims.AttributeUUID], own[claims.AttributeParent] = text(d.UUID), text(g.UUID)
+		own[claims.AttributeProfile] = text(d.Profile)
+		e := entry{
+			Device: Device{Name: name(claims.MIG, d.UUID), Type: claims.MIG, GPU: d.UUID}, withdrawn: withdrawn,
+			published: resourceapi.Device{Attributes: own, Taints: taints},
+		}
+		if d.MemoryMiB > 0 {
+			e.published.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+				claims.CapacityVMemory: {Value: *mebibytes(d.MemoryMiB)},
+			}
+		}
+		e.published.Name = e.Name
+		all = append(all, e)
+	}
+	return all
+}
+
+// hca returns the device of an HCA.
+func (b *builder) hca(h allocate.Member) entry {
+	hca := &b.m.HCAs[h.Index]
+	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		claims.AttributeType: text(string(claims.HCA)), claims.AttributeHCA: text(hca.Name),
+	}
+	b.place(attributes, hca.PCI)
+	if rail := b.rails[h.Index]; rail >= 0 {
+		attributes[claims.AttributeRail] = number(rail)
+	}
+	for i := range hca.Ports {
+		if p := &hca.Ports[i]; i == 0 || p.State == machine.PortActive {
+			attributes[claims.AttributeLinkLayer] = text(p.LinkLayer)
+			if p.RateGbps != nil {
+				attributes[claims.AttributeRate] = number(int(*p.RateGbps))
+			}
+		}
+	}
+	e := entry{
+		Device: Device{Name: name(claims.HCA, h.ID), Type: claims.HCA, HCA: h.ID}, withdrawn: h.Unhealthy,
+		published: resourceapi.Device{
+			Attributes:       attributes,
+			ConsumesCounters: []resourceapi.DeviceCounterConsumption{b.use(name(claims.HCA, h.ID), b.Config.Claims.HCASharers)},
+		},
+	}
+	e.published.Name = e.Name
+	if h.Unhealthy != "" {
+		e.published.Taints = []resourceapi.DeviceTaint{{Key: claims.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	}
+	return e
+}
+
+// taints returns the taints of a GPU, and why it has them.
+func (b *builder) taints(g inventory.GPU) (taints []resourceapi.DeviceTaint, why string) {
+	if unhealthy := cmp.Or(g.Unhealthy, g.CDIError); unhealthy != "" {
+		effect := resourceapi.DeviceTaintEffectNoSchedule
+		if b.Config.Health.Remediation == config.RemediationDrain && g.Unhealthy != "" {
+			effect = resourceapi.DeviceTaintEffectNoExecute
+		}
+		taints, why = append(taints, resourceapi.DeviceTaint{Key: claims.TaintUnhealthy, Effect: effect}), unhealthy
+	}
+	if g.Unavailable != "" {
+		taints = append(taints, resourceapi.DeviceTaint{
+			Key: claims.TaintUnavailable, Effect: resourceapi.DeviceTaintEffectNoSchedule,
+		})
+		why = cmp.Or(why, g.Unavailable)
+	}
+	return taints, why
+}
+
+func (b *builder) gpuAttributes(at int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	g := &b.m.GPUs[at]
+	all := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		claims.AttributeUUID: text(g.UUID), claims.AttributeProduct: text(g.Product),
+	}
+	if g.Architecture != "" {
+		all[claims.AttributeArchitecture] = text(g.Architecture)
+	}
+	if version := b.m.DriverOf(g.Vendor).Version; version != "" {
+		all[claims.AttributeDriver] = text(version)
+	}
+	if g.Fabric != nil && g.Fabric.State == machine.FabricCompleted {
+		all[claims.AttributeClique] = text(fmt.Sprintf("%s.%d", g.Fabric.ClusterUUID, g.Fabric.CliqueID))
+	}
+	if b.zones[at] > 0 {
+		all[claims.AttributeNVLink] = number(b.zones[at])
+	}
+	b.place(all, g.PCI)
+	return all
+}
+
+// place adds the attributes of a PCI function that all drivers spell alike. The kernel's -1 for an unknown
+// NUMA node is left out.
+func (b *builder) place(all map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, pci string) {
+	f := b.m.Function(pci)
+	if f == nil {
+		return
+	}
+	all[deviceattribute.StandardDeviceAttributePCIBusID] = text(pci)
+	if f.Root != "" {
+		all[deviceattribute.StandardDeviceAttributePCIeRoot] = text(f.Root)
+	}
+	if f.NUMA != nil {
+		all[deviceattribute.StandardDeviceAttributeNUMANode] = number(*f.NUMA)
+	}
+}
+
+// use returns the consumption of one use of a GPU or an HCA, of as many as there are, and adds the counter set.
+func (b *builder) use(set string, of int) resourceapi.DeviceCounterConsumption {
+	one := map[string]resourceapi.Counter{counter: {Value: *resource.NewQuantity(1, resource.DecimalSI)}}
+	if !b.counted[set] {
+		if b.counted == nil {
+			b.counted = map[string]bool{}
+		}
+		b.counted[set] = true
+		all := map[string]resourceapi.Counter{counter: {Value: *resource.NewQuantity(int64(of), resource.DecimalSI)}}
+		b.counters = append(b.counters, resourceapi.CounterSet{Name: set, Counters: all})
+	}
+	return resourceapi.DeviceCounterConsumption{CounterSet: set, Counters: one}
+}
+
+// capacity returns what claims may take of a GPU. A claim that names no amount takes all.
+func capacity(g *machine.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	part := func(all, least resource.Quantity) resourceapi.DeviceCapacity {
+		return resourceapi.DeviceCapacity{Value: all, RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default: &all, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &least, Max: &all, Step: &least},
+		}}
+	}
+	all := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+		claims.CapacityVCore: part(*resource.NewQuantity(quota.Whole, resource.DecimalSI), *resource.NewQuantity(1, resource.DecimalSI)),
+	}
+	if g.MemoryMiB > 0 {
+		all[claims.CapacityVMemory] = part(*mebibytes(g.MemoryMiB), *mebibytes(1))
+	}
+	return all
+}
+
+func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, resource.BinarySI) }
+
+// maxValue is the longest value of an attribute.
+const maxValue = resourceapi.DeviceAttributeMaxValueLength
+
+func text(s string) resourceapi.DeviceAttribute {
+	return resourceapi.DeviceAttribute{StringValue: ptr.To(s[:min(len(s), maxValue)])}
+}
+
+func number(n int) resourceapi.DeviceAttribute {
+	return resourceapi.DeviceAttribute{IntValue: ptr.To(int64(n))}
+}
+
+// with returns a copy of attributes with one more.
+func with(
+	all map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, key resourceapi.QualifiedName, value resourceapi.DeviceAttribute,
+) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	own := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(all)+1)
+	for k, v := range all {
+		own[k] = v
+	}
+	own[key] = value
+	return own
+}
+
+// maxName is the longest name of a device, a DNS label.
+const maxName = 63
+
+// name returns the name of a device, by a UUID or the identity of an HCA: never by an index, which another GPU
+// has after a reboot.
+func name(t claims.Type, id string) string {
+	for _, prefix := range []string{"GPU-", "MIG-"} {
+		id = strings.TrimPrefix(id, prefix)
+	}
+	clean := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(id))
+	whole := string(t) + "-" + strings.Trim(clean, "-")
+	if len(whole) <= maxName {
+		return whole
+	}
+	const digits = 8
+	sum := sha256.Sum256([]byte(id))
+	return whole[:maxName-digits-1] + "-" + hex.EncodeToString(sum[:])[:digits]
+}

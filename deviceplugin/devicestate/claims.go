@@ -1,0 +1,266 @@
+package devicestate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/internal/hostfile"
+	"github.com/heddle-dev/heddle/sharing/enforce"
+)
+
+// claimsDir is where the claims are, a file for each UID.
+const claimsDir = "claims"
+
+// claimRecords is the directory of prepared claims. Nothing is fsynced, as with [records]: after a loss of power
+// the kubelet prepares all claims again.
+type claimRecords struct{ path string }
+
+// load reads all claims, by UID. What cannot be read is set aside, and the others are returned beside the error.
+func (d *claimRecords) load() (map[string]*allocate.Claim, error) {
+	all := map[string]*allocate.Claim{}
+	files, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	var errs []error
+	for _, f := range files {
+		uid, ok := strings.CutSuffix(f.Name(), jsonSuffix)
+		if !ok {
+			continue
+		}
+		path := filepath.Join(d.path, f.Name())
+		content, err := hostfile.Read(path)
+		if err == nil {
+			all[uid], err = allocate.ParseClaim(content, uid)
+		}
+		if err != nil {
+			delete(all, uid)
+			errs = append(errs, fmt.Errorf("claim %s, set aside: %w", f.Name(), err), os.Rename(path, path+corruptSuffix))
+		}
+	}
+	return all, errors.Join(append(errs, err)...)
+}
+
+func (d *claimRecords) write(c *allocate.Claim) error {
+	content, err := json.Marshal(c)
+	if err == nil {
+		err = hostfile.Write(filepath.Join(d.path, c.UID+jsonSuffix), append(content, '\n'), 0o644, hostfile.Quick)
+	}
+	if err != nil {
+		return fmt.Errorf("record of %s: %w", c, err)
+	}
+	return nil
+}
+
+func (d *claimRecords) remove(uid string) error {
+	path := filepath.Join(d.path, uid+jsonSuffix)
+	return errors.Join(hostfile.Remove(path), hostfile.Remove(path+corruptSuffix))
+}
+
+// Claims returns the prepared claims, by UID.
+func (s *State) Claims() map[string]*allocate.Claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.claims)
+}
+
+// PrepareClaim writes the CDI specs of a claim's devices and returns the claim as it was prepared, with their
+// names. A claim that is prepared already gets the same answer. What cannot be written leaves nothing. The
+// caller names the devices, the CDI names are made here.
+func (s *State) PrepareClaim(ctx context.Context, c *allocate.Claim) (*allocate.Claim, error) {
+	uid := c.UID
+	s.starting.LockKey(uid)
+	defer func() { _ = s.starting.UnlockKey(uid) }()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	c, old, err := s.reserve(c)
+	if err != nil {
+		return nil, err
+	}
+	prepared, err := s.writeClaim(ctx, c)
+	switch {
+	case err == nil:
+		s.putClaim(prepared)
+	case old == nil:
+		err = errors.Join(err, s.dropClaim(c))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prepare %s: %w", c, err)
+	}
+	if old == nil {
+		s.options.Log.Info("prepared", "claim", c.Namespace+"/"+c.Name, "devices", len(c.Devices))
+		s.changed.Notify()
+	}
+	return prepared, nil
+}
+
+// reserve checks a claim and remembers it, so that nobody else gets its devices. It returns the claim with CDI
+// names: those of old if that has the same devices.
+func (s *State) reserve(c *allocate.Claim) (next, old *allocate.Claim, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old = s.claims[c.UID]; old != nil {
+		if !old.SameDevices(c) {
+			return nil, old, fmt.Errorf("prepare %s: it is prepared with other devices", c)
+		}
+		return old, old, nil
+	}
+	node := s.viewLocked()
+	if err := node.CheckClaim(c); err != nil {
+		return nil, nil, fmt.Errorf("prepare %s: %w", c, err)
+	}
+	next = new(*c)
+	next.Devices = slices.Clone(c.Devices)
+	for i := range next.Devices {
+		d := &next.Devices[i]
+		d.CDI = cdi.NewName(cdi.Claim, claims.Driver, []string{c.UID, d.Request, d.Device, d.ShareID}).Device
+	}
+	s.claims[next.UID] = next
+	return next, nil, nil
+}
+
+func (s *State) putClaim(c *allocate.Claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claims[c.UID] = c
+}
+
+// writeClaim brings the files of a claim up to date: what containers will see, then the record, then the specs.
+func (s *State) writeClaim(ctx context.Context, c *allocate.Claim) (*allocate.Claim, error) {
+	node := allocate.Node{Inventory: s.inventory.Load()}
+	described, nodes := node.ClaimedDevices(c)
+	edits, c, err := s.claimEdits(ctx, c, node.Inventory)
+	if err != nil {
+		return nil, err
+	}
+	s.files.RLock()
+	defer s.files.RUnlock()
+	for i := range c.Devices {
+		content, err := described[i].File()
+		if err == nil {
+			err = s.cdi.WriteDevices(c.Devices[i].CDIName(), content)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	err = s.claimRecords.write(c)
+	if s.problems.Note(problemState, err); err != nil {
+		return nil, err
+	}
+	for i := range c.Devices {
+		err = s.cdi.WriteClaimSpec(c.Devices[i].CDIName(), s.options.Hook, nodes[i], edits[i])
+		if s.problems.Note(problemCDI, err); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// claimEdits returns the edits for the GPU of each device, and the claim with the enforcers of its limits.
+func (s *State) claimEdits(
+	ctx context.Context, c *allocate.Claim, inv *inventory.Inventory,
+) ([][]*specs.ContainerEdits, *allocate.Claim, error) {
+	all := make([][]*specs.ContainerEdits, len(c.Devices))
+	limits := c.Limits(inv.Machine)
+	next := new(*c)
+	next.Devices = slices.Clone(c.Devices)
+	for i := range next.Devices {
+		d := &next.Devices[i]
+		l, limited := limits[i]
+		if !limited || s.options.Limiter == nil {
+			continue
+		}
+		edits, by, err := s.options.Limiter.Edits(ctx, &l)
+		if err == nil && len(limits) > 1 && !together(by) {
+			err = fmt.Errorf("enforcer %s of memory and %s of compute limit one share in a container, and the claim has %d",
+				by.Memory, by.Compute, len(limits))
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("request %s: limits: %w", d.Request, err)
+		}
+		all[i], d.Enforced = append(all[i], edits), by
+	}
+	return all, next, nil
+}
+
+// together reports whether the limits of several shares hold in one container when each was made alone: those of
+// preload and mps are variables, of which a container has one value.
+func together(by enforce.Enforced) bool {
+	alone := func(e config.Enforcer) bool { return e == config.EnforcePreload || e == config.EnforceMPS }
+	return !alone(by.Memory) && !alone(by.Compute)
+}
+
+// UnprepareClaim removes what PrepareClaim wrote. A claim that is not prepared is no error.
+func (s *State) UnprepareClaim(uid string) error {
+	s.starting.LockKey(uid)
+	defer func() { _ = s.starting.UnlockKey(uid) }()
+	c := s.Claims()[uid]
+	if c == nil {
+		if !isUID(uid) {
+			return fmt.Errorf("invalid UID %.64q of a claim", uid)
+		}
+		return s.claimRecords.remove(uid) // One that was set aside.
+	}
+	if err := s.dropClaim(c); err != nil {
+		return fmt.Errorf("unprepare %s: %w", c, err)
+	}
+	s.options.Log.Info("unprepared", "claim", c.Namespace+"/"+c.Name)
+	s.changed.Notify()
+	return nil
+}
+
+// isUID reports whether a word can be the name of a record.
+func isUID(uid string) bool {
+	return uid != "" && strings.Trim(uid, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_") == ""
+}
+
+// dropClaim removes the files of a claim, the record last, and then forgets it.
+func (s *State) dropClaim(c *allocate.Claim) error {
+	s.files.RLock()
+	defer s.files.RUnlock()
+	var errs []error
+	for i := range c.Devices {
+		errs = append(errs, s.cdi.Remove(c.Devices[i].CDIName()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := s.claimRecords.remove(c.UID); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.claims, c.UID)
+	return nil
+}
+
+// RestoreClaims writes the specs of all prepared claims again, after a restart or a reboot, or where another
+// program emptied the CDI directory. The kubelet does not prepare the claims of running pods again.
+func (s *State) RestoreClaims(ctx context.Context) error {
+	var errs []error
+	for _, c := range s.Claims() {
+		if _, err := s.PrepareClaim(ctx, c); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	err := errors.Join(errs...)
+	s.problems.Note(problemClaims, err)
+	return err
+}

@@ -1,0 +1,237 @@
+//go:build e2e && linux
+
+package devices
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/api/config"
+)
+
+// claimedGPUs is a configuration for claims.
+const claimedGPUs = quickHealth + "mode: claims\n"
+
+// claimClasses are the chart's DeviceClasses, rendered by hand: this rig has no chart.
+func claimClasses() string {
+	var all strings.Builder
+	for class, device := range map[string]claims.Type{
+		"gpu": claims.GPU, "gpu-hca": claims.Pair, "hca": claims.HCA, "sgpu": claims.GPU,
+	} {
+		fmt.Fprintf(&all, "---\napiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: %s.heddle.dev}\nspec:\n"+
+			"  selectors:\n  - cel: {expression: \"device.driver == '%s' && device.attributes['%[2]s'].type == '%s'\"}\n",
+			class, claims.Driver, device)
+		if class == "gpu" {
+			fmt.Fprintf(&all, "  extendedResourceName: %s\n", gpuResource)
+		}
+	}
+	return all.String()
+}
+
+// claimsRig is a node whose GPUs are in mode claims.
+func claimsRig(t *testing.T) *rig {
+	t.Helper()
+	first := current.name != "claims"
+	r := sharedRig(t, options{name: "claims", config: claimedGPUs, held: true})
+	if first {
+		if err := r.Apply(t.Context(), claimClasses()); err != nil {
+			t.Fatal(err)
+		}
+		const dir = "/var/lib/kubelet/plugins/" + claims.Driver
+		r.plugin.extra = []string{"--claims-dir", dir}
+		if err := r.plugin.start(r.ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.waitClaimable(t, 8)
+	return r
+}
+
+// slices returns the devices that the node has published, by name.
+func (r *rig) published(t *testing.T) map[string]resourcev1.Device {
+	t.Helper()
+	list, err := r.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]resourcev1.Device{}
+	for i := range list.Items {
+		for _, d := range list.Items[i].Spec.Devices {
+			all[d.Name] = d
+		}
+	}
+	return all
+}
+
+// waitClaimable waits until claims can get this many whole GPUs.
+func (r *rig) waitClaimable(t *testing.T, want int) {
+	t.Helper()
+	eventually(t, func() string {
+		n := 0
+		for name, d := range r.published(t) {
+			if strings.HasPrefix(name, string(claims.GPU)+"-") && len(d.Taints) == 0 {
+				n++
+			}
+		}
+		if n != want {
+			return fmt.Sprintf("%d GPUs of %d are published without taints", n, want)
+		}
+		return ""
+	})
+}
+
+// claim creates a claim of devices of a class, and deletes it after the test.
+func (r *rig) claim(t *testing.T, name string, requests ...resourcev1.DeviceRequest) {
+	t.Helper()
+	c := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec:       resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: requests}},
+	}
+	if _, err := r.client.ResourceV1().ResourceClaims(namespace).Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := r.client.ResourceV1().ResourceClaims(namespace).Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+}
+
+func exactly(name, class string, count int64) resourcev1.DeviceRequest {
+	return resourcev1.DeviceRequest{Name: name, Exactly: &resourcev1.ExactDeviceRequest{
+		DeviceClassName: class, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: count,
+	}}
+}
+
+// uses returns a pod whose container uses claims, all requests of each.
+func (r *rig) uses(name string, claimNames ...string) *corev1.Pod {
+	p := r.pod(name, box{})
+	for _, claim := range claimNames {
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: claim, ResourceClaimName: &claim})
+		c := &p.Spec.Containers[0]
+		c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: claim})
+	}
+	return p
+}
+
+// given returns what the container was told.
+func given(t *testing.T, seen *report) (gpus, hcas []string) {
+	t.Helper()
+	var file struct {
+		GPUs []struct{ UUID, HCA string }
+		HCAs []struct{ Name string }
+	}
+	if err := json.Unmarshal([]byte(seen.Devices), &file); err != nil {
+		t.Fatalf("devices.json: %v in %q", err, seen.Devices)
+	}
+	for _, g := range file.GPUs {
+		gpus = append(gpus, g.UUID)
+	}
+	for _, h := range file.HCAs {
+		hcas = append(hcas, h.Name)
+	}
+	return gpus, hcas
+}
+
+// Four pairs are four GPUs with four different HCAs, each the nearest; the container opens those and no others,
+// and its devices go back with the pod.
+func TestClaimsOfPairs(t *testing.T) {
+	r := claimsRig(t)
+	r.claim(t, "pairs", exactly("pair", "gpu-hca.heddle.dev", 4))
+	r.run(t, r.uses("pairs", "pairs"))
+	seen := r.report(t, "pairs", "app")
+	gpus, hcas := given(t, seen)
+	slices.Sort(hcas)
+	if len(gpus) != 4 || len(slices.Compact(hcas)) != 4 {
+		t.Errorf("GPUs %v, HCAs %v", gpus, hcas)
+	}
+	nodes := 0
+	for path, answer := range seen.Open {
+		if strings.HasPrefix(path, "/host/gpus/") && answer == "ENXIO" {
+			nodes++
+		}
+	}
+	if nodes != 4 {
+		t.Errorf("the container opens %d GPUs: %v", nodes, seen.Open)
+	}
+	r.claim(t, "five", exactly("gpu", "gpu.heddle.dev", 5))
+	r.create(t, r.uses("five", "five"))
+	r.waitEvent(t, "five", "FailedScheduling", "cannot allocate all claims")
+	r.remove(t, "pairs")
+	r.waitReady(t, "five")
+}
+
+// Pods that request the extended resource get GPUs by a claim that the scheduler makes.
+func TestClaimsOfOldManifests(t *testing.T) {
+	r := claimsRig(t)
+	r.run(t, r.pod("old", box{gpus: 2}))
+	if gpus, _ := given(t, r.report(t, "old", "app")); len(gpus) != 2 {
+		t.Errorf("GPUs %v", gpus)
+	}
+}
+
+// A claim stays prepared when the driver restarts, and its specs are back where the CDI directory was emptied: its
+// container starts again.
+func TestClaimsOutliveTheDriver(t *testing.T) {
+	r := claimsRig(t)
+	r.claim(t, "stays", exactly("gpu", "gpu.heddle.dev", 1))
+	r.run(t, r.uses("stays", "stays"))
+	before, _ := given(t, r.report(t, "stays", "app"))
+	if err := r.plugin.stop(r.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	specs, err := filepath.Glob(filepath.Join(r.NodeDir("/var/run/cdi"), "heddle-claim-*.json"))
+	if err != nil || len(specs) != 1 {
+		t.Fatalf("specs %v, %v", specs, err)
+	}
+	if err := os.Remove(specs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.plugin.start(r.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		if _, err := os.Stat(specs[0]); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	r.stopContainer(t, "stays", "app")
+	r.waitRestart(t, "stays", 1)
+	if after, _ := given(t, r.report(t, "stays", "app")); !slices.Equal(before, after) {
+		t.Errorf("GPUs %v, and %v before", after, before)
+	}
+}
+
+// A node goes from claims to the device plugin and back while pods hold its GPUs: no GPU is given twice.
+func TestClaimsAndBack(t *testing.T) {
+	r := claimsRig(t)
+	r.claim(t, "holds", exactly("gpu", "gpu.heddle.dev", 1))
+	r.run(t, r.uses("holds", "holds"))
+	gpus, _ := given(t, r.report(t, "holds", "app"))
+	r.configure(t, quickHealth+"mode: "+string(config.ModeNative)+"\n")
+	r.waitAllocatable(t, gpuResource, 7)
+	r.run(t, r.pod("plugin", box{gpus: 7}))
+	if own, _ := given(t, r.report(t, "plugin", "app")); slices.Contains(own, gpus[0]) {
+		t.Errorf("GPU %s has two pods", gpus[0])
+	}
+	r.remove(t, "holds")
+	r.waitAllocatable(t, gpuResource, 8)
+	r.configure(t, claimedGPUs)
+	r.waitClaimable(t, 1)
+	r.remove(t, "plugin")
+	r.waitClaimable(t, 8)
+}
