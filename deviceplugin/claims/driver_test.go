@@ -208,25 +208,27 @@ func TestParametersAndShares(t *testing.T) {
 // A fault is one write of one slice; its recovery one more.
 func TestPublish(t *testing.T) {
 	r := newRig(t)
-	published := func() (devices, tainted int) {
+	published := func() (slices, devices, tainted int) {
 		list, err := r.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		slices = len(list.Items)
 		for i := range list.Items {
 			for j := range list.Items[i].Spec.Devices {
 				devices++
 				tainted += min(1, len(list.Items[i].Spec.Devices[j].Taints))
 			}
 		}
-		return devices, tainted
+		return slices, devices, tainted
 	}
 	wait := func(tainted int) {
 		t.Helper()
 		deadline := time.Now().Add(patience)
 		for {
-			devices, got := published()
-			if want := len(pool.Of(r.inv).Devices()); devices == want && got == tainted {
+			slices, devices, got := published()
+			all := pool.Of(r.inv)
+			if slices == len(all.Slices()) && devices == len(all.Devices()) && got == tainted {
 				return
 			}
 			if time.Now().After(deadline) {
