@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -350,6 +351,72 @@ func TestLimitMemory(t *testing.T) {
 			on, _ := os.ReadFile(filepath.Join(pod, "cgroup.subtree_control"))
 			if turned := strings.HasPrefix(string(on), "+dmem"); turned != strings.Contains(tt.cgroup, "0::/kubepods.slice/pod7") && !strings.Contains(tt.cgroup, "..") {
 				t.Errorf("the pod's cgroup has %q", on)
+			}
+		})
+	}
+}
+
+// Each device of a claim adds itself: the container finds all of them, and NCCL the HCAs of all.
+func TestDevices(t *testing.T) {
+	const first = `{"namespace":"ml","pod":"","container":"","gpus":[{"uuid":"GPU-a"}],"hcas":[{"name":"mlx5_0","ports":[1]}]}`
+	const second = `{"namespace":"ml","pod":"","container":"","gpus":[{"uuid":"GPU-b"}],"hcas":[{"name":"mlx5_1","ports":[1,2]}]}`
+	for name, tt := range map[string]struct {
+		env         string
+		had, nccl   string // what the image has in the two files
+		gpus, hints string
+	}{
+		"empty image":       {gpus: "GPU-a GPU-b", hints: "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_1:2\n"},
+		"a file of old":     {had: `{"gpus":[{"uuid":"GPU-x"}],"hcas":[]}`, gpus: "GPU-a GPU-b", hints: "mlx5_1:2\n"},
+		"no JSON":           {had: `hello`, gpus: "GPU-a GPU-b", hints: "mlx5_1:2\n"},
+		"its own variable":  {env: `"NCCL_IB_HCA=mlx5_7"`, gpus: "GPU-a GPU-b"},
+		"its own file":      {nccl: "NCCL_IB_HCA=mlx5_9\n", gpus: "GPU-a GPU-b", hints: "NCCL_IB_HCA=mlx5_9\n"},
+		"its own and ours ": {nccl: "NCCL_DEBUG=INFO", gpus: "GPU-a GPU-b", hints: "NCCL_DEBUG=INFO\n# The"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proc, bundle, host := t.TempDir(), t.TempDir(), t.TempDir()
+			root := filepath.Join(proc, "7", "root", bundle, "rootfs")
+			if err := os.MkdirAll(filepath.Join(root, "etc/heddle"), 0o750); err != nil {
+				t.Fatal(err)
+			}
+			if tt.had == "" {
+				_ = os.Remove(filepath.Join(root, "etc/heddle"))
+			}
+			for file, text := range map[string]string{
+				filepath.Join(bundle, "config.json"): `{"root": {"path": "rootfs"}, "process": {"env": [` + tt.env + `]}}`,
+				filepath.Join(host, "1.json"):        first, filepath.Join(host, "2.json"): second,
+				filepath.Join(root, "etc/heddle/devices.json"): tt.had, filepath.Join(root, "etc/nccl.conf"): tt.nccl,
+			} {
+				if text == "" {
+					continue
+				}
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, file := range []string{"1.json", "2.json", "2.json"} {
+				state := fmt.Sprintf(`{"pid": 7, "bundle": %q}`, bundle)
+				if err := addDevices(proc, strings.NewReader(state), []string{filepath.Join(host, file)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text, err := os.ReadFile(filepath.Join(root, "etc/heddle/devices.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got struct{ GPUs []struct{ UUID string } }
+			if err := json.Unmarshal(text, &got); err != nil {
+				t.Fatal(err)
+			}
+			var gpus []string
+			for _, g := range got.GPUs {
+				gpus = append(gpus, g.UUID)
+			}
+			if strings.Join(gpus, " ") != tt.gpus {
+				t.Errorf("GPUs %v, want %s", gpus, tt.gpus)
+			}
+			hints, _ := os.ReadFile(filepath.Join(root, "etc/nccl.conf"))
+			if !strings.Contains(string(hints), tt.hints) || tt.hints == "" && len(hints) > 0 {
+				t.Errorf("nccl.conf has %q, want %q in it", hints, tt.hints)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -116,8 +117,8 @@ func exactly(name, class string, count int64) resourcev1.DeviceRequest {
 	}}
 }
 
-// uses returns a pod whose container uses claims, all requests of each.
-func (r *rig) uses(name string, claimNames ...string) *corev1.Pod {
+// claimant returns a pod whose container uses claims, all requests of each.
+func (r *rig) claimant(name string, claimNames ...string) *corev1.Pod {
 	p := r.pod(name, box{})
 	for _, claim := range claimNames {
 		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: claim, ResourceClaimName: &claim})
@@ -151,7 +152,7 @@ func given(t *testing.T, seen *report) (gpus, hcas []string) {
 func TestClaimsOfPairs(t *testing.T) {
 	r := claimsRig(t)
 	r.claim(t, "pairs", exactly("pair", "gpu-hca.heddle.dev", 4))
-	r.run(t, r.uses("pairs", "pairs"))
+	r.run(t, r.claimant("pairs", "pairs"))
 	seen := r.report(t, "pairs", "app")
 	gpus, hcas := given(t, seen)
 	slices.Sort(hcas)
@@ -168,7 +169,7 @@ func TestClaimsOfPairs(t *testing.T) {
 		t.Errorf("the container opens %d GPUs: %v", nodes, seen.Open)
 	}
 	r.claim(t, "five", exactly("gpu", "gpu.heddle.dev", 5))
-	r.create(t, r.uses("five", "five"))
+	r.create(t, r.claimant("five", "five"))
 	r.waitEvent(t, "five", "FailedScheduling", "cannot allocate all claims")
 	r.remove(t, "pairs")
 	r.waitReady(t, "five")
@@ -188,7 +189,7 @@ func TestClaimsOfOldManifests(t *testing.T) {
 func TestClaimsOutliveTheDriver(t *testing.T) {
 	r := claimsRig(t)
 	r.claim(t, "stays", exactly("gpu", "gpu.heddle.dev", 1))
-	r.run(t, r.uses("stays", "stays"))
+	r.run(t, r.claimant("stays", "stays"))
 	before, _ := given(t, r.report(t, "stays", "app"))
 	if err := r.plugin.stop(r.ctx(t)); err != nil {
 		t.Fatal(err)
@@ -220,7 +221,7 @@ func TestClaimsOutliveTheDriver(t *testing.T) {
 func TestClaimsAndBack(t *testing.T) {
 	r := claimsRig(t)
 	r.claim(t, "holds", exactly("gpu", "gpu.heddle.dev", 1))
-	r.run(t, r.uses("holds", "holds"))
+	r.run(t, r.claimant("holds", "holds"))
 	gpus, _ := given(t, r.report(t, "holds", "app"))
 	r.configure(t, quickHealth+"mode: "+string(config.ModeNative)+"\n")
 	r.waitAllocatable(t, gpuResource, 7)
@@ -234,4 +235,62 @@ func TestClaimsAndBack(t *testing.T) {
 	r.waitClaimable(t, 1)
 	r.remove(t, "plugin")
 	r.waitClaimable(t, 8)
+}
+
+// The examples run as they are, but for their image.
+func TestClaimExamples(t *testing.T) {
+	r := claimsRig(t)
+	image := regexp.MustCompile(`image: busybox:[^\n]*\n *command: [^\n]*`)
+	for file, want := range map[string]int{"gpu": 1, "pairs": 4, "share": 1, "old-manifest": 2, "tolerate": 1} {
+		t.Run(file, func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy/examples/claims", file+".yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			manifest := image.ReplaceAllString(string(text), "image: "+reportImage)
+			path := filepath.Join(t.TempDir(), "example.yaml")
+			if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r.kubectl(t, "apply", "-f", path)
+			t.Cleanup(func() {
+				if out, err := r.Kubectl(context.WithoutCancel(t.Context()), "delete", "-f", path, "--wait", "--timeout=3m"); err != nil {
+					t.Error(out, err)
+				}
+			})
+			var pods []string
+			eventually(t, func() string {
+				pods = nil
+				list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					return err.Error()
+				}
+				for i := range list.Items {
+					if p := &list.Items[i]; strings.HasPrefix(p.Name, "claim-") && p.DeletionTimestamp == nil {
+						if !ready(p) {
+							return inShort(p)
+						}
+						pods = append(pods, p.Name)
+					}
+				}
+				if replicas := map[bool]int{true: 3, false: 1}[file == "share"]; len(pods) != replicas {
+					return fmt.Sprintf("%d pods", len(pods))
+				}
+				return ""
+			})
+			on := map[string]bool{}
+			for _, pod := range pods {
+				gpus, _ := given(t, r.report(t, pod, "main"))
+				if len(gpus) != want {
+					t.Errorf("pod %s has GPUs %v", pod, gpus)
+				}
+				for _, uuid := range gpus {
+					on[uuid] = true
+				}
+			}
+			if len(on) != want {
+				t.Errorf("GPUs %v", on)
+			}
+		})
+	}
 }
