@@ -60,8 +60,8 @@ func claimsRig(t *testing.T) *rig {
 	return r
 }
 
-// slices returns the devices that the node has published, by name.
-func (r *rig) published(t *testing.T) map[string]resourcev1.Device {
+// claimable returns the devices that the node has published, by name.
+func (r *rig) claimable(t *testing.T) map[string]resourcev1.Device {
 	t.Helper()
 	list, err := r.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *rig) waitClaimable(t *testing.T, want int) {
 	t.Helper()
 	eventually(t, func() string {
 		n := 0
-		for name, d := range r.published(t) {
+		for name, d := range r.claimable(t) {
 			if strings.HasPrefix(name, string(claims.GPU)+"-") && len(d.Taints) == 0 {
 				n++
 			}
