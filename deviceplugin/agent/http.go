@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/publish"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
@@ -98,6 +99,9 @@ func (a *Agent) Report() report.Report {
 // problems returns the faults of the device plugin's inputs, by name.
 func (a *Agent) problems(r *publish.Round) []report.Problem {
 	problems := append(a.state.Problems(), a.modes.Problems()...)
+	if a.claims != nil {
+		problems = append(problems, a.claims.Problems()...)
+	}
 	add := func(name, reason string) {
 		if reason != "" {
 			problems = append(problems, report.Problem{Name: name, Reason: reason})
@@ -105,6 +109,9 @@ func (a *Agent) problems(r *publish.Round) []report.Problem {
 	}
 	add("driver", a.driver.spec.Problem())
 	add("shares", r.WithoutShares)
+	if a.claims == nil && a.modes.Any(config.ModeClaims) {
+		add("claims", "mode is claims, and the DRA driver does not run: set gpuDevice.claims.enabled")
+	}
 	if err := a.Configs.Err(); err != nil {
 		add("config", err.Error())
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -26,6 +27,8 @@ type Claim struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	// Pods are those for which the claim was reserved when it was prepared, by name and UID.
+	Pods []kubelet.Pod `json:"pods,omitempty"`
 	// Devices are in the order of the claim's allocation.
 	Devices []ClaimDevice `json:"devices"`
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
 )
@@ -193,6 +194,11 @@ func (d *Driver) claim(claim *resourceapi.ResourceClaim) (*allocate.Claim, error
 	devices, inv := d.pool, d.inventory
 	d.mu.Unlock()
 	c := allocate.NewClaim(string(claim.UID), claim.Namespace, claim.Name)
+	for _, user := range claim.Status.ReservedFor {
+		if user.APIGroup == "" && user.Resource == "pods" {
+			c.Pods = append(c.Pods, kubelet.Pod{Namespace: claim.Namespace, Name: user.Name, UID: string(user.UID)})
+		}
+	}
 	for i := range claim.Status.Allocation.Devices.Results {
 		r := &claim.Status.Allocation.Devices.Results[i]
 		if r.Driver != api.Driver {

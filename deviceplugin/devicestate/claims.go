@@ -119,7 +119,9 @@ func (s *State) reserve(c *allocate.Claim) (next, old *allocate.Claim, err error
 		if !old.SameDevices(c) {
 			return nil, old, fmt.Errorf("prepare %s: it is prepared with other devices", c)
 		}
-		return old, old, nil
+		next = new(*old)
+		next.Pods = c.Pods
+		return next, old, nil
 	}
 	node := s.viewLocked()
 	if err := node.CheckClaim(c); err != nil {

@@ -75,12 +75,33 @@ func (v *View) Allocations() []report.Binding {
 		a.GPUs, a.Unrecorded = inventory.DevicesOf(u.IDs), true
 		all = append(all, a)
 	}
+	for _, c := range v.node.Claims {
+		for _, pod := range c.Pods {
+			all = append(all, claimBinding(c, pod, names))
+		}
+	}
 	slices.SortFunc(all, func(p, q report.Binding) int {
 		return strings.Compare(
-			strings.Join([]string{p.Namespace, p.Pod, p.Container, p.UID}, "\x00"),
-			strings.Join([]string{q.Namespace, q.Pod, q.Container, q.UID}, "\x00"))
+			strings.Join([]string{p.Namespace, p.Pod, p.Container, p.UID, p.Claim}, "\x00"),
+			strings.Join([]string{q.Namespace, q.Pod, q.Container, q.UID, q.Claim}, "\x00"))
 	})
 	return all
+}
+
+// claimBinding returns the devices of a claim that a pod uses; names are of HCAs, by identity.
+func claimBinding(c *allocate.Claim, pod kubelet.Pod, names map[string]string) report.Binding {
+	b := report.Binding{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Claim: c.Name, CDINames: map[string]string{}}
+	for i := range c.Devices {
+		d := &c.Devices[i]
+		b.CDINames[d.Request+"/"+d.Device] = d.CDIName().String()
+		if d.GPU != "" {
+			b.GPUs = append(b.GPUs, d.GPU)
+		}
+		if d.HCA != "" {
+			b.HCAIDs, b.HCAs = append(b.HCAIDs, d.HCA), append(b.HCAs, names[d.HCA])
+		}
+	}
+	return b
 }
 
 // Expiring returns pods that have entries and that the kubelet does not know any

@@ -129,14 +129,17 @@ type Resource struct {
 // HCAIDs their identities in the same order. Class is the longest way from one
 // of the HCAs to the nearest of the GPUs. CDINames are by resource.
 type Binding struct {
-	Namespace string   `json:"namespace"`
-	Pod       string   `json:"pod"`
-	UID       string   `json:"uid,omitempty"`
-	Container string   `json:"container"`
-	GPUs      []string `json:"gpus"`
-	HCAs      []string `json:"hcas"`
-	HCAIDs    []string `json:"hcaIDs"`
-	Class     string   `json:"class,omitempty"`
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	UID       string `json:"uid,omitempty"`
+	Container string `json:"container"`
+	// Claim is the ResourceClaim that brings the devices, in place of a container: its containers may use some of
+	// them.
+	Claim  string   `json:"claim,omitempty"`
+	GPUs   []string `json:"gpus"`
+	HCAs   []string `json:"hcas"`
+	HCAIDs []string `json:"hcaIDs"`
+	Class  string   `json:"class,omitempty"`
 	// Sharing has the parts of shared GPUs, Enforced the enforcers of their limits.
 	allocation.Sharing
 	Enforced enforce.Enforced `json:"enforced,omitzero"`

@@ -31,7 +31,7 @@ func handedOut(p *report.Report) string {
 			uuids = append(uuids, s.UUID)
 		}
 		rows = append(rows, []string{
-			podName(b.Namespace, b.Pod, b.UID), b.Container, cmp.Or(gpus(uuids, p.GPUIndices), "-"),
+			podName(b.Namespace, b.Pod, b.UID), containerOf(b), cmp.Or(gpus(uuids, p.GPUIndices), "-"),
 			cmp.Or(strings.Join(b.HCAs, " "), "-"), cmp.Or(b.Class, "-"),
 		})
 	}
@@ -39,6 +39,14 @@ func handedOut(p *report.Report) string {
 		text += "\n" + cli.Table(rows)
 	}
 	return text + sharedGPUs(p)
+}
+
+// containerOf names the container of a binding, or the claim in its place.
+func containerOf(b *report.Binding) string {
+	if b.Claim != "" {
+		return "claim " + b.Claim
+	}
+	return b.Container
 }
 
 func servedRows(p *report.Report) [][]string {

@@ -2,6 +2,7 @@ package uninstall
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,8 +10,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -236,6 +240,14 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 	if err != nil {
 		return err
 	}
+	claimed, err := u.claimants(ctx)
+	if err != nil {
+		return err
+	}
+	if len(claimed) > 0 {
+		return fmt.Errorf("pods use claims with devices of heddle, and would never end without its driver: %s: delete them first",
+			cli.First(claimed, shown, ", "))
+	}
 	var holders []string
 	err = each(ctx, u.client, "", "pods", "", func(pod *corev1.Pod) {
 		if ours[pod.Spec.NodeName] && holds(pod, served) {
@@ -251,6 +263,34 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 	}
 	return fmt.Errorf("pods have devices of heddle, and could not start again: %s: delete them first, "+
 		"or use --force (the chart's uninstall.force=true)", cli.First(holders, shown, ", "))
+}
+
+// claimants returns the pods for which claims with devices of heddle are reserved; none without that API.
+func (u *uninstall) claimants(ctx context.Context) (pods []string, err error) {
+	text, err := u.client.Get().AbsPath("/apis/resource.k8s.io/v1/resourceclaims").
+		SetHeader("Accept", "application/json").DoRaw(ctx)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) { // The chart grants it with gpuDevice.claims.enabled.
+		return nil, nil
+	}
+	var list resourcev1.ResourceClaimList
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read resourceclaims: %w", err)
+	}
+	for i := range list.Items {
+		c := &list.Items[i]
+		if c.Status.Allocation == nil || !slices.ContainsFunc(c.Status.Allocation.Devices.Results,
+			func(r resourcev1.DeviceRequestAllocationResult) bool { return r.Driver == claims.Driver }) {
+			continue
+		}
+		for _, user := range c.Status.ReservedFor {
+			pods = append(pods, c.Namespace+"/"+user.Name)
+		}
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods), nil
 }
 
 // holds reports whether a pod that is not over has a share, or any other device.
