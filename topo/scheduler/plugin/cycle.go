@@ -221,7 +221,7 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 		snapshot := p.cache.Snapshot(pod)
 		current := true
 		for i, unit := range snapshot.Units {
-			request := planner.Request{Gangs: unit, Query: planner.Query{Nodes: p.nodes.of(infos)}, Tried: pod.UID}
+			request := planner.Request{Gangs: unit, Query: planner.Query{Nodes: p.nodesOf(infos)}, Tried: pod.UID}
 			plan := p.plan(ctx, &request, i == len(snapshot.Units)-1)
 			snapshot, current = p.cache.Commit(pod, unit, &plan)
 		}
@@ -265,7 +265,7 @@ func (p *Plugin) measure(infos []framework.NodeInfo) {
 		return
 	}
 	p.measured = time.Now()
-	free, m := p.planner.Capacity(p.nodes.of(infos), p.cache.Reservations()), p.cache.Metrics
+	free, m := p.planner.Capacity(p.nodesOf(infos), p.cache.Reservations()), p.cache.Metrics
 	m.FreeGPUs.WithLabelValues().Set(float64(free.Free))
 	m.WholeGPUs.WithLabelValues().Set(float64(free.Whole))
 	m.LargestGang.Reset()

@@ -169,7 +169,7 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 
 // planPodGroup finds nodes for the members of a PodGroup, and the pods that must leave first.
 func (p *Plugin) planPodGroup(ctx context.Context, c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
-	request := planner.Request{Gangs: []planner.Gang{c.gang}, Query: planner.Query{Nodes: p.nodes.of(c.nodes)}}
+	request := planner.Request{Gangs: []planner.Gang{c.gang}, Query: planner.Query{Nodes: p.nodesOf(c.nodes)}}
 	plan := p.plan(ctx, &request, mayPreempt)
 	if plan.Places == nil {
 		_, avoided := p.cache.Backoffs.Avoided(c.gang.Key)

@@ -43,7 +43,7 @@ func (amounts) SetMaxResource(corev1.ResourceList)                {}
 // The planner takes an equal pointer for an unchanged node.
 func TestNodesAreNewWhenTheyChange(t *testing.T) {
 	var n nodes
-	first := slices.Clone(n.of([]framework.NodeInfo{info{name: "a", generation: 1}, info{name: "b", generation: 2}}))
+	first := slices.Clone(n.of([]framework.NodeInfo{info{name: "a", generation: 1}, info{name: "b", generation: 2}}, nil, nil))
 	for _, tt := range []struct {
 		what string
 		info info
@@ -55,14 +55,27 @@ func TestNodesAreNewWhenTheyChange(t *testing.T) {
 		{"the pod gone again", info{name: "b", generation: 2}, false},
 		{"another generation", info{name: "b", generation: 3}, false},
 	} {
-		now := n.of([]framework.NodeInfo{info{name: "a", generation: 1}, tt.info})
+		now := n.of([]framework.NodeInfo{info{name: "a", generation: 1}, tt.info}, nil, nil)
 		if now[0] != first[0] || (now[1] == first[1]) != tt.same || len(now[1].Pods) != tt.info.pods {
 			t.Errorf("%s: the first node is the same: %v; the second: %v, with %d pods",
 				tt.what, now[0] == first[0], now[1] == first[1], len(now[1].Pods))
 		}
 		first[1] = now[1]
 	}
-	if now := n.of([]framework.NodeInfo{info{name: "b", generation: 3}}); len(now) != 1 || now[0].Name != "b" {
+	if now := n.of([]framework.NodeInfo{info{name: "b", generation: 3}}, nil, nil); len(now) != 1 || now[0].Name != "b" {
 		t.Errorf("%d nodes without the first", len(now))
+	}
+}
+
+// A node whose pods get GPUs by claims has as many as claims can get, although it offers none.
+func TestNodesOfClaims(t *testing.T) {
+	var n nodes
+	gpus := []corev1.ResourceName{"nvidia.com/gpu"}
+	all := []framework.NodeInfo{info{name: "a", generation: 1}, info{name: "b", generation: 1}}
+	for _, free := range []int64{8, 0, 3} {
+		now := n.of(all, gpus, map[string]int64{"a": free})
+		if got := now[0].Allocatable[gpus[0]]; got != free || now[1].Allocatable[gpus[0]] != 0 {
+			t.Errorf("%d GPUs of node a, want %d; node b has %d", got, free, now[1].Allocatable[gpus[0]])
+		}
 	}
 }

@@ -59,7 +59,7 @@ func (p *Plugin) preemptForPod(
 	if err != nil {
 		return nil, framework.AsStatus(fmt.Errorf("list nodes: %w", err))
 	}
-	nodes := p.nodes.of(infos)
+	nodes := p.nodesOf(infos)
 	victims := p.victims(nodes, pod)
 	if victims == nil {
 		return nil, framework.NewStatus(theirs)
