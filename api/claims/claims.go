@@ -91,7 +91,8 @@ func ParseParameters(text []byte) (*Parameters, error) {
 	case p.Kind != ParametersKind:
 		return nil, fmt.Errorf("parameters: unsupported kind %.64q, want %s", p.Kind, ParametersKind)
 	case !slices.Contains(policies, p.Policy):
-		return nil, fmt.Errorf("parameters: policy: unsupported value %.64q: want fixed-share, burst-share or best-effort", p.Policy)
+		return nil, fmt.Errorf("parameters: policy: unsupported value %.64q: supported values are fixed-share, "+
+			"burst-share, best-effort", p.Policy)
 	}
 	return p, nil
 }

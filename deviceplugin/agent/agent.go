@@ -178,7 +178,8 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	})
 	if o.Claims != nil {
 		a.claims = claims.New(claims.Options{
-			NodeName: o.NodeName, Client: o.Claims, Dir: o.ClaimsDir, KubeletDir: o.KubeletDir, State: a.state, Names: a.driver.spec.Names, Log: o.Log,
+			NodeName: o.NodeName, Client: o.Claims, Dir: o.ClaimsDir, KubeletDir: o.KubeletDir, State: a.state,
+			Names: a.driver.spec.Names, Log: o.Log,
 		})
 	}
 	o.Registerer.MustRegister(a.monitor, a)

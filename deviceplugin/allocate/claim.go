@@ -112,7 +112,8 @@ func (n *Node) CheckClaim(c *Claim) error {
 	for i := range c.Devices {
 		d := &c.Devices[i]
 		if d.HCA != "" && !slices.Contains(n.Inventory.Machine.HCAIDs(), d.HCA) {
-			errs = append(errs, fmt.Errorf("request %s: device %s: HCA %s is not on the node any more", d.Request, d.Device, d.HCA))
+			errs = append(errs, fmt.Errorf("request %s: device %s: HCA %s is not on the node any more",
+				d.Request, d.Device, d.HCA))
 		}
 		if d.GPU == "" {
 			continue
@@ -133,7 +134,8 @@ func (u *usage) checkClaimed(c *Claim, d *ClaimDevice) error {
 	case !known || m.ParentGPU(d.GPU) == "" && gpuOf(m, d.GPU) == nil:
 		return fmt.Errorf("GPU %s is not on the node any more", d.GPU)
 	case gpu.Mode != config.ModeClaims:
-		return fmt.Errorf("GPU %s is not allocated by claims: its mode is %s", parent, cmp.Or(string(gpu.Mode), "about to change"))
+		return fmt.Errorf("GPU %s is not allocated by claims: its mode is %s",
+			parent, cmp.Or(string(gpu.Mode), "about to change"))
 	case gpu.CDIError != "":
 		return errors.New(gpu.CDIError)
 	case d.Monitor:

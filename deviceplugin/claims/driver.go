@@ -174,7 +174,8 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	for i := range prepared.Devices {
 		p := &prepared.Devices[i]
 		device := kubeletplugin.Device{
-			Requests: []string{p.Request}, PoolName: p.Pool, DeviceName: p.Device, CDIDeviceIDs: []string{p.CDIName().String()},
+			Requests: []string{p.Request}, PoolName: p.Pool, DeviceName: p.Device,
+			CDIDeviceIDs: []string{p.CDIName().String()},
 		}
 		if p.GPU != "" {
 			device.CDIDeviceIDs = append(d.Names([]string{p.GPU, cdi.CommonDevice}), device.CDIDeviceIDs...)
@@ -209,7 +210,8 @@ func (d *Driver) claim(claim *resourceapi.ResourceClaim) (*allocate.Claim, error
 		}
 		device, known := devices.Find(r.Device)
 		if !known {
-			return nil, fmt.Errorf("request %s: device %s is not on node %s any more, or not allocated by claims", r.Request, r.Device, d.NodeName)
+			return nil, fmt.Errorf("request %s: device %s is not on node %s any more, or not allocated by claims",
+				r.Request, r.Device, d.NodeName)
 		}
 		parameters, err := parametersOf(claim, r.Request)
 		if err != nil {

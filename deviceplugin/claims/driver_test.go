@@ -234,7 +234,7 @@ func TestPublish(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d devices, %d with taints, want %d", devices, got, tainted)
 			}
-			time.Sleep(10 * time.Millisecond)
+			<-time.After(10 * time.Millisecond)
 		}
 	}
 	wait(0)

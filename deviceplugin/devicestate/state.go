@@ -122,9 +122,10 @@ func New(o Options, inv *inventory.Inventory) *State {
 	}
 	s := &State{
 		options: o, kubelet: o.Kubelet,
-		checkpoint: &records{filepath.Join(o.StateDir, "records")}, claimRecords: &claimRecords{filepath.Join(o.StateDir, claimsDir)},
-		cdi:     cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
-		changed: notify.New(), registered: notify.New(), problems: report.Faults{Log: o.Log}, api: o.API,
+		checkpoint:   &records{filepath.Join(o.StateDir, "records")},
+		claimRecords: &claimRecords{filepath.Join(o.StateDir, claimsDir)},
+		cdi:          cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
+		changed:      notify.New(), registered: notify.New(), problems: report.Faults{Log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
 		drifts: make(map[Drift]bool), rejected: make(map[kubelet.Pod]report.Rejection), starting: keymutex.NewHashed(0),
 	}

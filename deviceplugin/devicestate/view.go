@@ -90,7 +90,9 @@ func (v *View) Allocations() []report.Binding {
 
 // claimBinding returns the devices of a claim that a pod uses; names are of HCAs, by identity.
 func claimBinding(c *allocate.Claim, pod kubelet.Pod, names map[string]string) report.Binding {
-	b := report.Binding{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Claim: c.Name, CDINames: map[string]string{}}
+	b := report.Binding{
+		Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Claim: c.Name, CDINames: map[string]string{},
+	}
 	for i := range c.Devices {
 		d := &c.Devices[i]
 		b.CDINames[d.Request+"/"+d.Device] = d.CDIName().String()

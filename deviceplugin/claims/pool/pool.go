@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -64,7 +65,8 @@ type Pool struct {
 // has no devices: the device plugin has the HCAs.
 func Of(inv *inventory.Inventory) *Pool {
 	b := builder{
-		Inventory: inv, m: inv.Config.WithRoles(inv.Machine), pairs: allocate.Pairs(inv), zones: inventory.Zones(inv.Machine),
+		Inventory: inv, m: inv.Config.WithRoles(inv.Machine), pairs: allocate.Pairs(inv),
+		zones: inventory.Zones(inv.Machine),
 	}
 	b.rails, b.ids = affinity.Rails(b.m), b.m.HCAIDs()
 	done := map[int]bool{}
@@ -196,15 +198,15 @@ func (b *builder) order() []int {
 func (b *builder) gpu(at int) []entry {
 	g := &b.m.GPUs[at]
 	state := b.GPUs[g.UUID]
-	attributes := b.gpuAttributes(at)
+	own := b.gpuAttributes(at)
 	taints, withdrawn := b.taints(state)
 	if g.MIG.Enabled {
-		return b.instances(g, attributes, taints, withdrawn)
+		return b.instances(g, own, taints, withdrawn)
 	}
 	whole := entry{
 		Device: Device{Name: name(claims.GPU, g.UUID), Type: claims.GPU, GPU: g.UUID}, withdrawn: withdrawn,
 		published: resourceapi.Device{
-			Attributes: with(attributes, claims.AttributeType, text(string(claims.GPU))), Taints: taints,
+			Attributes: with(own, claims.AttributeType, text(string(claims.GPU))), Taints: taints,
 			ConsumesCounters:         []resourceapi.DeviceCounterConsumption{b.use(name(claims.GPU, g.UUID), 1)},
 			AllowMultipleAllocations: ptr.To(true), Capacity: capacity(g),
 		},
@@ -219,7 +221,8 @@ func (b *builder) gpu(at int) []entry {
 		Device:    Device{Name: name(claims.Pair, g.UUID), Type: claims.Pair, GPU: g.UUID, HCA: pair.ID},
 		withdrawn: cmp.Or(withdrawn, hca.withdrawn),
 		published: resourceapi.Device{
-			Attributes: with(attributes, claims.AttributeType, text(string(claims.Pair))), Taints: slices.Concat(taints, hca.published.Taints),
+			Attributes: with(own, claims.AttributeType, text(string(claims.Pair))),
+			Taints:     slices.Concat(taints, hca.published.Taints),
 			ConsumesCounters: []resourceapi.DeviceCounterConsumption{
 				whole.published.ConsumesCounters[0], hca.published.ConsumesCounters[0],
 			},
@@ -242,13 +245,12 @@ func (b *builder) gpu(at int) []entry {
 
 // instances returns the MIG devices of a GPU. Nobody gets the GPU itself while MIG is on.
 func (b *builder) instances(
-	g *machine.GPU, attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, taints []resourceapi.DeviceTaint,
-	withdrawn string,
+	g *machine.GPU, whole attributes, taints []resourceapi.DeviceTaint, withdrawn string,
 ) []entry {
 	var all []entry
 	for i := range g.MIG.Devices {
 		d := &g.MIG.Devices[i]
-		own := with(attributes, claims.AttributeType, text(string(claims.MIG)))
+		own := with(whole, claims.AttributeType, text(string(claims.MIG)))
 		own[claims.AttributeUUID], own[claims.AttributeParent] = text(d.UUID), text(g.UUID)
 		own[claims.AttributeProfile] = text(d.Profile)
 		e := entry{
@@ -269,31 +271,35 @@ func (b *builder) instances(
 // hca returns the device of an HCA.
 func (b *builder) hca(h allocate.Member) entry {
 	hca := &b.m.HCAs[h.Index]
-	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+	all := attributes{
 		claims.AttributeType: text(string(claims.HCA)), claims.AttributeHCA: text(hca.Name),
 	}
-	b.place(attributes, hca.PCI)
+	b.place(all, hca.PCI)
 	if rail := b.rails[h.Index]; rail >= 0 {
-		attributes[claims.AttributeRail] = number(rail)
+		all[claims.AttributeRail] = number(rail)
 	}
 	for i := range hca.Ports {
 		if p := &hca.Ports[i]; i == 0 || p.State == machine.PortActive {
-			attributes[claims.AttributeLinkLayer] = text(p.LinkLayer)
+			all[claims.AttributeLinkLayer] = text(p.LinkLayer)
 			if p.RateGbps != nil {
-				attributes[claims.AttributeRate] = number(int(*p.RateGbps))
+				all[claims.AttributeRate] = number(int(*p.RateGbps))
 			}
 		}
 	}
 	e := entry{
 		Device: Device{Name: name(claims.HCA, h.ID), Type: claims.HCA, HCA: h.ID}, withdrawn: h.Unhealthy,
 		published: resourceapi.Device{
-			Attributes:       attributes,
-			ConsumesCounters: []resourceapi.DeviceCounterConsumption{b.use(name(claims.HCA, h.ID), b.Config.Claims.HCASharers)},
+			Attributes: all,
+			ConsumesCounters: []resourceapi.DeviceCounterConsumption{
+				b.use(name(claims.HCA, h.ID), b.Config.Claims.HCASharers),
+			},
 		},
 	}
 	e.published.Name = e.Name
 	if h.Unhealthy != "" {
-		e.published.Taints = []resourceapi.DeviceTaint{{Key: claims.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		e.published.Taints = []resourceapi.DeviceTaint{{
+			Key: claims.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule,
+		}}
 	}
 	return e
 }
@@ -316,9 +322,9 @@ func (b *builder) taints(g inventory.GPU) (taints []resourceapi.DeviceTaint, why
 	return taints, why
 }
 
-func (b *builder) gpuAttributes(at int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+func (b *builder) gpuAttributes(at int) attributes {
 	g := &b.m.GPUs[at]
-	all := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+	all := attributes{
 		claims.AttributeUUID: text(g.UUID), claims.AttributeProduct: text(g.Product),
 	}
 	if g.Architecture != "" {
@@ -339,7 +345,7 @@ func (b *builder) gpuAttributes(at int) map[resourceapi.QualifiedName]resourceap
 
 // place adds the attributes of a PCI function that all drivers spell alike. The kernel's -1 for an unknown
 // NUMA node is left out.
-func (b *builder) place(all map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, pci string) {
+func (b *builder) place(all attributes, pci string) {
 	f := b.m.Function(pci)
 	if f == nil {
 		return
@@ -375,7 +381,8 @@ func capacity(g *machine.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 		}}
 	}
 	all := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-		claims.CapacityVCore: part(*resource.NewQuantity(quota.Whole, resource.DecimalSI), *resource.NewQuantity(1, resource.DecimalSI)),
+		claims.CapacityVCore: part(
+			*resource.NewQuantity(quota.Whole, resource.DecimalSI), *resource.NewQuantity(1, resource.DecimalSI)),
 	}
 	if g.MemoryMiB > 0 {
 		all[claims.CapacityVMemory] = part(*mebibytes(g.MemoryMiB), *mebibytes(1))
@@ -384,6 +391,9 @@ func capacity(g *machine.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 }
 
 func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, resource.BinarySI) }
+
+// attributes are what selectors see of a device.
+type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
 
 // maxValue is the longest value of an attribute.
 const maxValue = resourceapi.DeviceAttributeMaxValueLength
@@ -397,13 +407,8 @@ func number(n int) resourceapi.DeviceAttribute {
 }
 
 // with returns a copy of attributes with one more.
-func with(
-	all map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, key resourceapi.QualifiedName, value resourceapi.DeviceAttribute,
-) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
-	own := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(all)+1)
-	for k, v := range all {
-		own[k] = v
-	}
+func with(all attributes, key resourceapi.QualifiedName, value resourceapi.DeviceAttribute) attributes {
+	own := maps.Clone(all)
 	own[key] = value
 	return own
 }

@@ -92,5 +92,7 @@ func attribute(d *resourceapi.Device, key resourceapi.QualifiedName) string {
 }
 
 func tainted(d *resourceapi.Device) bool {
-	return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Effect != resourceapi.DeviceTaintEffectNone })
+	return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
+		return t.Effect != resourceapi.DeviceTaintEffectNone
+	})
 }

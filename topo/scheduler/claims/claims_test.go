@@ -7,15 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/claims"
-	"github.com/heddle-dev/heddle/api/config"
-	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
-	"github.com/heddle-dev/heddle/test/inventorytest"
-	"github.com/heddle-dev/heddle/test/machines"
 )
 
 // manager is what the scheduler knows of DRA.
@@ -40,39 +37,39 @@ func (m *manager) GetDeviceClass(corev1.ResourceName) *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: m.class}}
 }
 
+// published returns a device of a GPU as heddle's driver publishes it.
+func published(name string, of claims.Type, uuid string, taints ...resourceapi.DeviceTaint) resourceapi.Device {
+	kind := string(of)
+	return resourceapi.Device{Name: name, Taints: taints, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		claims.AttributeType: {StringValue: &kind}, claims.AttributeUUID: {StringValue: &uuid},
+	}}
+}
+
 func TestFree(t *testing.T) {
-	machine, c := machines.Load(t, "dgx-h100"), config.Default()
-	c.Mode = config.ModeClaims
-	inv := inventorytest.Configured(machine, &c)
-	sick := inv.GPUs[machine.GPUs[7].UUID]
-	sick.Unhealthy = "XID 79"
-	inv.GPUs[machine.GPUs[7].UUID] = sick
-	node, p := "gpu-1", pool.Of(inv)
-	m := &manager{class: "gpu.heddle.dev"}
-	for _, s := range p.Slices() {
-		m.slices = append(m.slices, &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
-			Driver: claims.Driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node}, Devices: s.Devices,
-		}})
+	node, other := "gpu-1", "gpu-2"
+	var devices []resourceapi.Device
+	for _, uuid := range []string{"a", "b", "c", "d"} {
+		devices = append(devices, published("gpu-"+uuid, claims.GPU, uuid), published("pair-"+uuid, claims.Pair, uuid))
 	}
-	other := "other"
-	m.slices = append(m.slices, &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Driver: "gpu.nvidia.com", NodeName: &other}})
-	id := func(of claims.Type, gpu int) structured.DeviceID {
-		for d := range p.Devices() {
-			if d.Type == of && d.GPU == machine.GPUs[gpu].UUID {
-				return structured.MakeDeviceID(claims.Driver, node, d.Name)
-			}
-		}
-		t.Fatalf("GPU %d has no %s", gpu, of)
-		return structured.DeviceID{}
+	sick := resourceapi.DeviceTaint{Key: claims.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	devices = append(devices, published("gpu-e", claims.GPU, "e", sick), published("mig-f", claims.MIG, "f"))
+	slice := func(driver, node string, devices ...resourceapi.Device) *resourceapi.ResourceSlice {
+		return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+			Driver: driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node}, Devices: devices,
+		}}
 	}
-	// One whole GPU, one in a pair, one shared by two claims; one is unhealthy.
-	m.state.AllocatedDevices = sets.New(id(claims.GPU, 0), id(claims.Pair, 1))
+	m := &manager{slices: []*resourceapi.ResourceSlice{
+		slice(claims.Driver, node, devices...), slice("gpu.nvidia.com", other, published("gpu-x", claims.GPU, "x")),
+	}}
+	id := func(name string) structured.DeviceID { return structured.MakeDeviceID(claims.Driver, node, name) }
+	// One GPU is given whole, one in a pair, one to two claims in parts, and one is unhealthy.
+	m.state.AllocatedDevices = sets.New(id("gpu-a"), id("pair-b"))
 	m.state.AllocatedSharedDeviceIDs = sets.New[structured.SharedDeviceID]()
-	for range 2 {
-		m.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id(claims.GPU, 2), nil))
+	for _, share := range []types.UID{"1", "2"} {
+		m.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id("gpu-c"), &share))
 	}
 	names := []corev1.ResourceName{"nvidia.com/gpu"}
-	for class, want := range map[string]map[string]int64{"gpu.heddle.dev": {node: 4}, "gpu.nvidia.com": nil} {
+	for class, want := range map[string]map[string]int64{"gpu.heddle.dev": {node: 1}, "gpu.nvidia.com": nil} {
 		m.class = class
 		got, err := Free(m, names)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {

@@ -245,8 +245,8 @@ func (u *uninstall) checkHolders(ctx context.Context, served []string) error {
 		return err
 	}
 	if len(claimed) > 0 {
-		return fmt.Errorf("pods use claims with devices of heddle, and would never end without its driver: %s: delete them first",
-			cli.First(claimed, shown, ", "))
+		return fmt.Errorf("pods use claims with devices of heddle, and would never end without its driver: %s: "+
+			"delete them first", cli.First(claimed, shown, ", "))
 	}
 	var holders []string
 	err = each(ctx, u.client, "", "pods", "", func(pod *corev1.Pod) {

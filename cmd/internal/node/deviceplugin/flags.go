@@ -81,8 +81,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"IMEX channels for containers with GPUs: a number, a comma list of numbers, or all; empty: none")
 	fs.StringVar(&o.imexRequest, "imex-request", imexAll, "which containers with GPUs get them: all; or annotation, "+
 		"those whose pods name them in annotation "+wellknown.IMEXChannels)
-	fs.StringVar(&o.claimsDir, "claims-dir", "", "run the DRA driver, for nodes with mode: claims, with its socket in this "+
-		"directory; the same path on the host and in the container: /var/lib/kubelet/plugins/"+claims.Driver)
+	fs.StringVar(&o.claimsDir, "claims-dir", "", "run the DRA driver, for nodes with mode: claims, with its socket in "+
+		"this directory; the same path on the host and in the container: /var/lib/kubelet/plugins/"+claims.Driver)
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
 	fs.BoolVar(&o.authenticate, "authenticate", true, "answer requests from outside of the node with names of pods, in "+
