@@ -92,10 +92,29 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, r *publis
 			a.begin(ctx, group, name, a.serve(name, kind, r.Inventory))
 		}
 	}
-	for _, s := range a.all() {
+	for name, s := range a.all() {
+		if s.kind == cdi.GPU {
+			s.plugin.SetClaimed(claimed(r.Inventory, name))
+		}
 		s.resource.Refresh(r.Inventory)
 	}
 	return wanted
+}
+
+// claimed reports whether pods get all GPUs of a resource by claims.
+func claimed(inv *inventory.Inventory, name string) bool {
+	some := false
+	for i := range inv.Machine.GPUs {
+		g := &inv.Machine.GPUs[i]
+		if inv.Config.GPUResource(g) != name {
+			continue
+		}
+		if inv.GPUs[g.UUID].Mode != config.ModeClaims {
+			return false
+		}
+		some = true
+	}
+	return some
 }
 
 // wanted returns the resources that the configuration calls for on this machine.

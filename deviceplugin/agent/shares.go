@@ -123,7 +123,8 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 		}
 	}()
 	annotated, _ := t.API.Annotation(wellknown.SharedGPUs)
-	if !r.Sharing && annotated == "" && len(t.state.Rejections()) == 0 {
+	claims := r.Inventory.Config.Mode == config.ModeClaims // They may be of shares.
+	if !r.Sharing && !claims && annotated == "" && len(t.state.Rejections()) == 0 {
 		return most
 	}
 	if t.Limiter != nil {

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,6 +67,8 @@ type Plugin struct {
 	metrics *metrics
 	// retry is set when something changed that decides on registrations.
 	retry notify.Signal
+	// claimed is as SetClaimed set it.
+	claimed atomic.Bool
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -137,6 +140,15 @@ func (p *Plugin) Run(ctx context.Context) error {
 // Retry has the Plugin look at the kubelet's directory now, and not at its next
 // poll: [WatchDir] sees a change for all resources of the node.
 func (p *Plugin) Retry() { p.retry.Notify() }
+
+// SetClaimed says whether pods that request the resource get it by ResourceClaims, and the list has no device for
+// them. A kubelet that is to call PreStartContainer rejects such pods: it knows none of their devices (1.37,
+// devicemanager, callPreStartContainerIfNeeded).
+func (p *Plugin) SetClaimed(claimed bool) {
+	if p.claimed.Swap(claimed) != claimed {
+		p.retry.Notify()
+	}
+}
 
 // Status reports what the Plugin is doing now.
 func (p *Plugin) Status() Status {

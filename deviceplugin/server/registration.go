@@ -41,6 +41,8 @@ type registration struct {
 	grpc    *grpc.Server
 	serving sync.WaitGroup
 	broken  atomic.Bool
+	// claimed: the kubelet calls for no container; see [Plugin.SetClaimed].
+	claimed bool
 }
 
 // intact reports whether the socket is still in the directory and served.
@@ -86,16 +88,18 @@ func (p *Plugin) serve(ctx context.Context) (*registration, error) {
 	if err != nil {
 		return nil, err
 	}
+	claimed := p.claimed.Load()
+	calls := !p.options.CountedOnly && !claimed
 	s := &server{
 		name: p.options.Name, resource: p.options.Resource, list: p.list, metrics: p.metrics, log: p.log,
 		traffic: &traffic{changed: notify.New(), quiet: make(chan struct{})},
 		ending:  make(chan struct{}), changed: p.options.Changed,
 		options: &v1beta1.DevicePluginOptions{
-			PreStartRequired: !p.options.CountedOnly, GetPreferredAllocationAvailable: !p.options.CountedOnly,
+			PreStartRequired: calls, GetPreferredAllocationAvailable: calls,
 		},
 	}
 	r := &registration{
-		socket: listener.Addr().String(), server: s,
+		socket: listener.Addr().String(), server: s, claimed: claimed,
 		grpc: grpc.NewServer(grpc.UnaryInterceptor(s.intercept), grpc.StatsHandler(s.traffic),
 			grpc.NumStreamWorkers(streamWorkers)),
 	}

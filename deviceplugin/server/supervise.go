@@ -35,6 +35,7 @@ const (
 	kubeletReplaced = "the kubelet has a new socket"
 	socketGone      = "the plugin's socket was deleted"
 	streamLost      = "the kubelet watches no longer"
+	optionsChanged  = "pods get the resource in another way"
 )
 
 // observation is the input of a decision.
@@ -50,6 +51,8 @@ type observation struct {
 	// intact and streams are of the registration, if there is one.
 	intact  bool
 	streams int
+	// changed: the registration was made with other options than the next one would be.
+	changed bool
 }
 
 // supervisor decides when to register, so that there is exactly one registration
@@ -135,6 +138,8 @@ func (s *supervisor) outdated(o *observation) string {
 		return socketGone
 	case !s.unwatched.IsZero() && o.now.Sub(s.unwatched) >= orphan:
 		return streamLost
+	case o.there && o.changed:
+		return optionsChanged
 	}
 	// Without a kubelet.sock there is nothing to register with. The kubelet may
 	// still run: its connections outlive its socket.
@@ -145,7 +150,7 @@ func (s *supervisor) outdated(o *observation) string {
 // after one that held.
 func (s *supervisor) lose(o *observation, reason string) {
 	s.registered = false
-	if reason == kubeletReplaced || o.now.Sub(s.began) > steady {
+	if reason == kubeletReplaced || reason == optionsChanged || o.now.Sub(s.began) > steady {
 		s.delay, s.retry = 0, o.now
 		return
 	}
@@ -194,7 +199,7 @@ func (p *Plugin) supervise(ctx context.Context) error {
 		o.owner, o.asked = p.owner()
 		var streams <-chan struct{}
 		if current != nil {
-			o.intact = current.intact()
+			o.intact, o.changed = current.intact(), current.claimed != p.claimed.Load()
 			o.streams, streams = current.server.traffic.streaming(), current.server.traffic.changed
 		}
 		register, lost, wait := s.decide(&o)

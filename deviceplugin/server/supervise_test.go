@@ -18,8 +18,10 @@ type node struct {
 	// intact and streams are of the last registration; brief: the kubelet ends
 	// each stream at once.
 	intact, brief bool
-	streams       int
-	owner         string
+	// changed: the next registration has other options.
+	changed bool
+	streams int
+	owner   string
 
 	registrations []taken
 	lost          []string
@@ -89,6 +91,7 @@ func (n *node) run(t *testing.T, s *supervisor, end time.Duration, story ...happ
 func (n *node) step(s *supervisor, owner string) (wait time.Duration) {
 	o := observation{
 		now: n.now, kubelet: n.kubelet, there: n.there, owner: owner, asked: true, intact: n.intact, streams: n.streams,
+		changed: n.changed,
 	}
 	register, lost, wait := s.decide(&o)
 	if lost != "" {
@@ -101,7 +104,7 @@ func (n *node) step(s *supervisor, owner string) (wait time.Duration) {
 		s.rejected(n.kubelet, n.now)
 	default:
 		s.accepted(n.kubelet, n.now)
-		n.intact, n.streams = true, 1
+		n.intact, n.changed, n.streams = true, false, 1
 		if n.brief {
 			n.streams = 0
 		}
@@ -143,6 +146,14 @@ func TestSupervisorInTime(t *testing.T) {
 			"own socket deleted",
 			[]happening{up(0), {at: hour, do: func(n *node) { n.intact = false }}},
 			[]taken{{1, 0}, {1, hour}},
+		},
+		{
+			"the options change twice in a moment",
+			[]happening{
+				up(0), {at: hour, do: func(n *node) { n.changed = true }},
+				{at: hour + 10*ms, do: func(n *node) { n.changed = true }},
+			},
+			[]taken{{1, 0}, {1, hour}, {1, hour + 10*ms}},
 		},
 		{
 			"stream lost, kubelet runs",

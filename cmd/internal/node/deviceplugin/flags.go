@@ -195,7 +195,7 @@ func (l *limiter) Configure(m *machine.Machine, c *config.NodeConfig) error {
 	if l.driver.Hook == gpu.AutoHook {
 		l.host.Hook = nvml.FindHook(l.host.Root)
 	}
-	facts := l.host.Read(m, c.Shares)
+	facts := l.host.Read(m, func(g *machine.GPU) bool { return c.Shares(g) || c.Claimable(g) })
 	return l.Limiter.Configure(&now.enforce, &facts)
 }
 
