@@ -141,7 +141,7 @@ func hopeless(f *fabrics.Fabric, labeled bool) map[string]bool {
 				}
 			}
 		}
-		if len(n.Cables) > 0 && votes[n.Group] == 0 {
+		if votes[n.Group] == 0 {
 			out[n.Name] = true
 		}
 		for group, v := range votes {

@@ -190,7 +190,7 @@ func (v *voting) share(h int32, shared, met []int32) []int32 {
 // siblings returns vote 1 for two switches that share this number of links.
 func (v *voting) siblings(h, o, shared int32) bool {
 	most := max(v.counted(h), v.counted(o))
-	return 2*shared > most || shared > few && 8*shared >= most && v.shareClasses(h, o, most)
+	return 2*shared > most || shared >= few && 8*shared >= most && v.shareClasses(h, o, most)
 }
 
 // maxDegree is the number of links from which members are of one class.
@@ -220,7 +220,7 @@ func (v *voting) shareClasses(h, o, most int32) bool {
 			here, there, both = here+c.here, there+c.there, both+c.both
 		}
 	}
-	return both > few && 2*both > max(here, there) && 8*both >= most
+	return both >= few && 2*both > max(here, there) && 8*both >= most
 }
 
 // votes is vote 2: the least anchor among those that most links of a member lead to, or at least three
@@ -261,9 +261,11 @@ func (v *voting) homes(votes []int32) []int32 {
 		var t tally[int32]
 		for h := from; h < to; h++ {
 			t.reset()
-			for _, a := range v.switches[h].list {
-				if v.counts(h, v.ends[a.value]) {
-					t.add(votes[a.value], a.n*v.ends[a.value].members)
+			for least := 2; least > 0 && len(t.list) == 0; least-- { // Of one link nothing follows for the switch.
+				for _, a := range v.switches[h].list {
+					if e := v.ends[a.value]; v.counts(h, e) && len(e.links) >= least {
+						t.add(votes[a.value], a.n*e.members)
+					}
 				}
 			}
 			out[h] = t.most(v.compare)
