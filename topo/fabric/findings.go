@@ -53,16 +53,20 @@ type cablingCheck struct {
 	shapes map[*shape]*wiring
 	// patterns are the wirings of enough members to show something, the most members first.
 	patterns []*wiring
+	// like are the wirings that the members are checked by.
+	like []*wiring
 }
 
 // check fills in what follows from a group's members.
 func (g *leafGroup) check(ids []string) {
 	c := cablingCheck{leafGroup: g, ids: ids, alike: map[*shape]int{}, shapes: map[*shape]*wiring{}}
+	c.like = make([]*wiring, len(g.members))
 	g.names = map[int32]tally[string]{}
 	c.count()
 	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
 		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
 	})
+	c.join(all)
 	for _, w := range all {
 		if c.expect(w); w.members > few {
 			c.patterns = append(c.patterns, w)
@@ -71,7 +75,7 @@ func (g *leafGroup) check(ids []string) {
 	g.rails = expectations(all)
 	g.findings, g.blocks = make([][]Finding, len(g.members)), make([]string, len(g.members))
 	for i, m := range g.members {
-		g.findings[i] = c.faults(m)
+		g.findings[i] = c.faults(m, c.like[i])
 	}
 }
 
@@ -109,11 +113,10 @@ func (c *cablingCheck) name(leaf int32) Switch {
 }
 
 // faults returns the findings of one member.
-func (c *cablingCheck) faults(m *node) []Finding {
+func (c *cablingCheck) faults(m *node, like *wiring) []Finding {
 	var out []Finding
 	w := c.wiring(m)
 	missing, shifted := w.missing(m.links)
-	like := c.like(m, w)
 	for i := range m.links.ports {
 		p := &m.links.ports[i]
 		if like.isUnused(p) {
@@ -207,7 +210,7 @@ func (c *cablingCheck) nearest(m *node, w *wiring, position int32) int32 {
 	}
 	var near tally[int32]
 	for _, o := range c.members {
-		if o == m || c.wiring(o) != w {
+		if o == m || c.like[o.index] != w {
 			continue
 		}
 		for i := range o.links.ports {

@@ -10,9 +10,13 @@ import (
 // wiring describes the cabling of the members of one shape.
 type wiring struct {
 	*shape
-	// members counts them, rails are by position.
+	// members counts them and those that joined, list are the indices of its own; joined is set if one of these
+	// is checked by another wiring.
 	members int
-	rails   []railPorts
+	list    []int
+	joined  bool
+	// rails are by position.
+	rails []railPorts
 	// most is the largest number of ports of one rail on a leaf.
 	most map[int32]int32
 	// byRail is set if the shape is wired by rail at all, expects if that shows where cables belong.
@@ -61,8 +65,10 @@ func (c *cablingCheck) count() {
 	for _, m := range c.members {
 		c.alike[m.links.shape]++
 	}
-	for _, m := range c.members {
-		c.wiring(m).count(m.links.ports)
+	for n, m := range c.members {
+		w := c.wiring(m)
+		w.list = append(w.list, n)
+		w.count(m.links.ports)
 		for i := range m.links.ports {
 			if p := &m.links.ports[i]; p.leaf != 0 && p.far.Value().Name != "" {
 				names := c.names[p.leaf]
@@ -74,7 +80,7 @@ func (c *cablingCheck) count() {
 	for _, w := range c.shapes {
 		for i := range w.rails {
 			for _, l := range w.rails[i].leaves.list {
-				if w.most[l.value] = max(w.most[l.value], l.n); c.stray(l.value) == nil {
+				if c.stray(l.value) == nil {
 					c.own.add(l.value, l.n)
 				}
 			}
@@ -119,6 +125,11 @@ func (w *wiring) isPattern(leaf int32, r *railPorts) bool {
 func (c *cablingCheck) expect(w *wiring) {
 	agree, total := int32(0), int32(0)
 	for i := range w.rails {
+		for _, l := range w.rails[i].leaves.list {
+			w.most[l.value] = max(w.most[l.value], l.n)
+		}
+	}
+	for i := range w.rails {
 		r, right := &w.rails[i], int32(0)
 		for _, l := range r.leaves.list {
 			switch {
@@ -160,21 +171,38 @@ func expectations(all []*wiring) []Rail {
 	return out
 }
 
-// like returns the wiring by which a member's cables are checked: of that of its shape and those that
-// most of its cables, at least two, agree with, the one with the most members.
-func (c *cablingCheck) like(m *node, own *wiring) *wiring {
-	for _, w := range c.patterns {
-		agree := 0
-		for _, l := range m.links.ends.links {
-			if w.isPattern(l.to, w.rail(l.rail)) {
-				agree++
+// join finds the wirings by which the members' cables are checked: of their shapes or, without GPUs or with few
+// like them in the group, of the nodes that most of their cables, at least two, agree with.
+func (c *cablingCheck) join(all []*wiring) {
+	for n, own := range all {
+		for _, i := range own.list {
+			c.like[i] = own
+			if own.members > few && own.hasGPUs() {
+				continue
+			}
+			agrees := func(w *wiring) bool { return w.hasGPUs() && !w.joined && w.agrees(c.members[i].links) }
+			if at := slices.IndexFunc(all[:n], agrees); at >= 0 {
+				c.like[i], own.joined = all[at], true
 			}
 		}
-		if w == own || w.expects && w.hasGPUs() && agree >= 2 && 2*agree > len(m.links.ends.links) {
-			return w
+		for _, i := range own.list {
+			if w := c.like[i]; w != own {
+				w.count(c.members[i].links.ports)
+			}
 		}
 	}
-	return own
+}
+
+// agrees reports whether most of a node's cables are where at least half as many of a wiring's are as anywhere.
+func (w *wiring) agrees(n *links) bool {
+	agree := 0
+	for _, l := range n.ends.links {
+		r := w.rail(l.rail)
+		if on := r.leaves.count(l.to); on > 0 && 2*on >= r.leaves.count(r.leaves.most(cmp.Compare[int32])) {
+			agree++
+		}
+	}
+	return agree >= 2 && 2*agree > len(n.ends.links) && 2*min(w.shape.rails, n.shape.rails) > max(w.shape.rails, n.shape.rails)
 }
 
 // isUnused reports whether a port is one that most like nodes have without a
