@@ -85,7 +85,7 @@ func (c *cablingCheck) whole(m *node) *shape {
 	s := m.links.shape
 	for _, o := range s.wholes {
 		with, without := c.alike[o.shape], c.alike[s]
-		if with <= few && o.lost || isLoss(without, with, o.rails-s.rails) && (o.lost || without <= few) {
+		if o.gap || with <= few && o.lost || isLoss(without, with, o.rails-s.rails) && (o.lost || without <= few) {
 			return o.shape
 		}
 	}
@@ -135,7 +135,7 @@ func (c *cablingCheck) faults(m *node, like *wiring) []Finding {
 		}
 	}
 	for _, r := range missing {
-		if c.lacks(w.shape, r.position) {
+		if r.position > m.links.shape.last() && c.lacks(w.shape, r.position) {
 			continue
 		}
 		out = append(out, Finding{

@@ -27,11 +27,11 @@ type facts struct {
 	unused []bool
 }
 
-// whole is a shape with more HCAs than another one. lost is set if that one has so few nodes that they
-// lost HCAs.
+// whole is a shape with more HCAs than another one. gap is set if all that that one lacks are before its last, lost
+// also if so few nodes have it that they lost HCAs.
 type whole struct {
 	*shape
-	lost bool
+	gap, lost bool
 }
 
 // hasGPUs reports whether nodes of the shape have accelerators.
@@ -75,8 +75,8 @@ func compareShapes(shapes map[string]*shape) (changed bool) {
 		for _, s := range list {
 			var f facts
 			for _, o := range list[:min(len(list), wholeShapes)] {
-				if o.nodes > few && s.isPartOf(o) {
-					f.wholes = append(f.wholes, whole{o, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
+				if gap := s.last() == o.last(); s.isPartOf(o) && (gap || o.nodes > few) {
+					f.wholes = append(f.wholes, whole{o, gap, gap || isLoss(s.nodes, o.nodes, o.rails-s.rails)})
 				}
 			}
 			for _, n := range s.dark {
@@ -102,6 +102,15 @@ func (s *shape) isPartOf(o *shape) bool {
 		}
 	}
 	return true
+}
+
+// last returns the last position, -1 without ports. Rails are numbered without gaps, so one before it shows that an
+// HCA fell off the bus.
+func (s *shape) last() int32 {
+	if len(s.positions) == 0 {
+		return -1
+	}
+	return s.positions[len(s.positions)-1]
 }
 
 // isLoss reports whether so few nodes lack HCAs that others have that they lost them. One in eight would
