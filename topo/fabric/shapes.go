@@ -61,7 +61,7 @@ const few = 2
 const wholeShapes = 32
 
 // compareShapes finds out what the fleet shows about each shape, and whether that changed.
-func compareShapes(shapes map[string]*shape) (changed bool) {
+func compareShapes(shapes map[string]*shape, nodes []*node, votes *grouping) (changed bool) {
 	byHardware := map[string][]*shape{}
 	for _, s := range shapes {
 		if s.nodes > 0 {
@@ -79,14 +79,35 @@ func compareShapes(shapes map[string]*shape) (changed bool) {
 					f.wholes = append(f.wholes, whole{o, gap, gap || isLoss(s.nodes, o.nodes, o.rails-s.rails)})
 				}
 			}
-			for _, n := range s.dark {
-				f.unused = append(f.unused, 2*n > s.nodes)
+			for i, n := range s.dark {
+				f.unused = append(f.unused, 2*n > s.nodes && (n == s.nodes || s.darkGroups(s.positions[i], nodes, votes) > 0))
 			}
 			changed = changed || !slices.Equal(s.wholes, f.wholes) || !slices.Equal(s.unused, f.unused)
 			s.facts = f
 		}
 	}
 	return changed
+}
+
+// darkGroups returns in how many groups more a port never had a link on most nodes of a shape than had one: a leaf that
+// was dead from the start is not by plan.
+func (s *shape) darkGroups(position int32, nodes []*node, votes *grouping) (more int) {
+	surplus := map[int32]int{}
+	for _, n := range nodes {
+		if n.links.shape != s {
+			continue
+		}
+		group := votes.group[n.links.ends.number]
+		if slices.ContainsFunc(n.links.ports, func(p port) bool { return p.position == position && p.neverUp() }) {
+			surplus[group]++
+		} else {
+			surplus[group]--
+		}
+	}
+	for _, n := range surplus {
+		more += cmp.Compare(n, 0)
+	}
+	return more
 }
 
 // isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less

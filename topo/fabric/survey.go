@@ -29,7 +29,7 @@ type carried struct {
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
 	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
 	s.votes = known.vote(last.votes)
-	if compareShapes(known.shapes) {
+	if compareShapes(known.shapes, nodes, s.votes) {
 		last = &survey{}
 	}
 	s.remember(nodes, levels)
