@@ -64,7 +64,8 @@ func (g *leafGroup) check(ids []string) {
 	g.names = map[int32]tally[string]{}
 	c.count()
 	all := slices.SortedFunc(maps.Values(c.shapes), func(a, b *wiring) int {
-		return cmp.Or(cmp.Compare(b.members, a.members), a.compare(b.shape))
+		return cmp.Or(cmp.Compare(min(len(b.accelerators), 1), min(len(a.accelerators), 1)),
+			cmp.Compare(b.members, a.members), a.compare(b.shape))
 	})
 	c.join(all)
 	for _, w := range all {
@@ -165,8 +166,9 @@ func (c *cablingCheck) fault(m *node, w *wiring, p *port, shifted bool) Fault {
 		if w.expects || m.links.shape.hasGPUs() && len(m.links.ends.links) > few {
 			return Miscabled
 		}
-	case w.expects && w.members > few && w.byRail && !shifted && r.leaf != 0 &&
-		(!w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf)):
+	case len(m.links.ends.links) == 1 && !slices.Contains(c.expected, p.leaf): // The node is here because of it.
+	case w.expects && (w.members > few || r.sure) && w.byRail && !shifted && r.leaf != 0 &&
+		(!w.fits(p.leaf, r) || r.agree > r.leaves.count(p.leaf) || r.sure):
 		return Miscabled
 	}
 	return ""
@@ -177,9 +179,9 @@ func (c *cablingCheck) fault(m *node, w *wiring, p *port, shifted bool) Fault {
 func (c *cablingCheck) isBetween(m *node, p *port) bool {
 	at, n, usual := c.stray(p.leaf), 0, 0
 	for _, l := range m.links.ends.links {
-		isCommon := func(w *wiring) bool { return w.most[l.to] > few }
+		isCommon := func(w *wiring) bool { return w.most[l.to] > few || w == c.like[m.index] && int(w.most[l.to]) == w.members }
 		switch o := c.stray(l.to); {
-		case o == nil && len(c.members) > few && !slices.ContainsFunc(c.patterns, isCommon):
+		case o == nil && len(c.patterns) > 0 && !slices.ContainsFunc(c.patterns, isCommon) && !isCommon(c.like[m.index]):
 			n++
 		case o != nil && (at == nil || at.group == o.group):
 			if n++; slices.Contains(c.foreign, stray{l.to, o.group, l.rail}) {

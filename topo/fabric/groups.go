@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"encoding/binary"
 	"runtime"
 	"slices"
@@ -291,6 +292,16 @@ func (v *voting) groups(out *grouping, home []int32) {
 			}
 		}
 	})
+	var t tally[int32]
+	for h := range home {
+		t.reset()
+		for _, a := range v.switches[h].list {
+			if home[h] < 0 && !open[a.value] { // In vote 4 only for those without a cable to any other.
+				t.add(-out.group[a.value], a.n*v.ends[a.value].members)
+			}
+		}
+		home[h] = cmp.Or(t.most(func(a, b int32) int { return v.compare(-a, -b) }), home[h])
+	}
 	between, members := int32(0), int32(0)
 	for i, e := range v.ends {
 		if open[i] {

@@ -31,6 +31,8 @@ type railPorts struct {
 	// leaf is expected, and agree is how many ports are on it; patterns counts the leaves that are right.
 	leaf, agree int32
 	patterns    int
+	// sure is set if two members disagree and other cables show which one is wrong.
+	sure bool
 	// dark counts the members with a port that never had a link.
 	dark int
 	// recent are the newest changes of ports, in seconds since 1970, the newest last.
@@ -149,8 +151,40 @@ func (c *cablingCheck) expect(w *wiring) {
 			c.expected = append(c.expected, r.leaf)
 		}
 	}
+	if w.members == few {
+		c.decide(w)
+	}
 	w.byRail = 4*agree >= 3*total
 	w.expects = w.hasGPUs() || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
+}
+
+// decide finds the rails on which two members disagree and the leaf of one is wrong: it has as many other rails of both
+// as any leaf, or no cable but this one while the group has three or more on the other.
+func (c *cablingCheck) decide(w *wiring) {
+	var both tally[int32]
+	agreed, shared, most := 0, 0, int32(0)
+	for i := range w.rails {
+		if r := &w.rails[i]; r.agree == few {
+			both.add(r.leaf, 1)
+			if agreed, most = agreed+1, max(most, both.count(r.leaf)); c.own.count(r.leaf) > few {
+				shared++
+			}
+		}
+	}
+	for i := range w.rails {
+		r := &w.rails[i]
+		if r.agree != 1 || len(r.leaves.list) != few || agreed <= few {
+			continue
+		}
+		for n, l := range r.leaves.list {
+			other := r.leaves.list[1-n].value
+			isFull, isAlone := both.count(other) == most, shared == agreed && c.own.count(other) < few && c.own.count(l.value) > few
+			if c.stray(l.value) == nil && both.count(l.value) < most && (isFull || isAlone) {
+				r.leaf, r.sure = l.value, true
+				r.Leaf = c.name(r.leaf)
+			}
+		}
+	}
 }
 
 // expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
@@ -171,15 +205,12 @@ func expectations(all []*wiring) []Rail {
 	return out
 }
 
-// join finds the wirings by which the members' cables are checked: of their shapes or, without GPUs or with few
-// like them in the group, of the nodes that most of their cables, at least two, agree with.
+// join finds the wirings by which the members' cables are checked: those of their shapes or, if most of their cables, at
+// least two, agree with those of more nodes with GPUs, of these.
 func (c *cablingCheck) join(all []*wiring) {
 	for n, own := range all {
 		for _, i := range own.list {
 			c.like[i] = own
-			if own.members > few && own.hasGPUs() {
-				continue
-			}
 			agrees := func(w *wiring) bool { return w.hasGPUs() && !w.joined && w.agrees(c.members[i].links) }
 			if at := slices.IndexFunc(all[:n], agrees); at >= 0 {
 				c.like[i], own.joined = all[at], true
