@@ -179,7 +179,7 @@ func (c *cablingCheck) fault(m *node, w *wiring, p *port, shifted bool) Fault {
 func (c *cablingCheck) isBetween(m *node, p *port) bool {
 	at, n, usual := c.stray(p.leaf), 0, 0
 	for _, l := range m.links.ends.links {
-		isCommon := func(w *wiring) bool { return w.most[l.to] > few || w == c.like[m.index] && int(w.most[l.to]) == w.members }
+		isCommon := func(w *wiring) bool { return w.most[l.to] > few || 2*int(w.most[l.to]) > w.members }
 		switch o := c.stray(l.to); {
 		case o == nil && len(c.patterns) > 0 && !slices.ContainsFunc(c.patterns, isCommon) && !isCommon(c.like[m.index]):
 			n++

@@ -34,8 +34,9 @@ type grouping struct {
 	// member in twenty is tied or has several links in another group: that is a plan, not wrong cables.
 	tied      map[int32][]int32
 	straddles bool
-	// anchors are the outcome of vote 1.
-	anchors []int32
+	// least and hubs are, by switch, of it and its siblings that with the least ID and, of one with few links, that
+	// with the most.
+	least, hubs []int32
 }
 
 // stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
@@ -104,8 +105,8 @@ func (v *voting) count(e *ends, n int32) {
 // vote returns the outcome of all votes. Anchors are not computed again where the last
 // vote had the same members with the same links.
 func (v *voting) vote(last *grouping) *grouping {
-	out := &grouping{anchors: v.anchors(last.anchors)}
-	v.groups(out, v.homes(v.votes(out.anchors)))
+	out := &grouping{}
+	v.groups(out, v.homes(v.votes(v.anchors(out, last))))
 	v.foreign(out)
 	return out
 }
@@ -126,10 +127,12 @@ func (v *voting) counted(h int32) int32 {
 
 func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.ids[b]) }
 
-// anchors is vote 1: the least switch among each switch and its siblings.
-func (v *voting) anchors(last []int32) []int32 {
-	out, known := make([]int32, len(v.ids)), v.forget(len(last))
-	copy(out, last)
+// anchors is vote 1: the least switch among each switch, or its hub, and the siblings of that.
+func (v *voting) anchors(out, last *grouping) []int32 {
+	out.least, out.hubs = make([]int32, len(v.ids)), make([]int32, len(v.ids))
+	copy(out.least, last.least)
+	copy(out.hubs, last.hubs)
+	known := v.forget(len(last.least))
 	parallel(len(v.ids), func(from, to int32) {
 		shared := make([]int32, len(v.ids))
 		var met []int32
@@ -138,16 +141,28 @@ func (v *voting) anchors(last []int32) []int32 {
 				continue
 			}
 			met = v.share(h, shared, met[:0])
-			out[h] = h
+			least, hub := h, h
 			for _, o := range met {
-				if v.compare(o, out[h]) < 0 && v.siblings(h, o, shared[o]) {
-					out[h] = o
+				isLess, n := v.compare(o, least) < 0, cmp.Compare(v.counted(o), v.counted(hub))
+				isHub := v.counted(h) <= few && (n > 0 || n == 0 && v.compare(o, hub) < 0)
+				if (isLess || isHub) && v.siblings(h, o, shared[o]) {
+					if isLess {
+						least = o
+					}
+					if isHub {
+						hub = o
+					}
 				}
 				shared[o] = 0
 			}
+			out.least[h], out.hubs[h] = least, hub
 		}
 	})
-	return out
+	anchors := make([]int32, len(v.ids))
+	for h, hub := range out.hubs {
+		anchors[h] = out.least[hub]
+	}
+	return anchors
 }
 
 // forget returns for which of the first n switches the anchor is as in the last vote: all but
