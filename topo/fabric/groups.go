@@ -34,9 +34,8 @@ type grouping struct {
 	// member in twenty is tied or has several links in another group: that is a plan, not wrong cables.
 	tied      map[int32][]int32
 	straddles bool
-	// least and hubs are, by switch, of it and its siblings that with the least ID and, of one with few links, that
-	// with the most.
-	least, hubs []int32
+	// anchors are the outcome of vote 1.
+	anchors []int32
 }
 
 // stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
@@ -105,8 +104,14 @@ func (v *voting) count(e *ends, n int32) {
 // vote returns the outcome of all votes. Anchors are not computed again where the last
 // vote had the same members with the same links.
 func (v *voting) vote(last *grouping) *grouping {
-	out := &grouping{}
-	v.groups(out, v.homes(v.votes(v.anchors(out, last))))
+	out := &grouping{anchors: v.anchors(last.anchors)}
+	anchors := slices.Clone(out.anchors)
+	for h, anchor := range out.anchors {
+		if v.counted(int32(h)) <= few { //nolint:gosec // See compact.
+			anchors[h] = out.anchors[anchor]
+		}
+	}
+	v.groups(out, v.homes(v.votes(anchors)))
 	v.foreign(out)
 	return out
 }
@@ -127,12 +132,19 @@ func (v *voting) counted(h int32) int32 {
 
 func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.ids[b]) }
 
-// anchors is vote 1: the least switch among each switch, or its hub, and the siblings of that.
-func (v *voting) anchors(out, last *grouping) []int32 {
-	out.least, out.hubs = make([]int32, len(v.ids)), make([]int32, len(v.ids))
-	copy(out.least, last.least)
-	copy(out.hubs, last.hubs)
-	known := v.forget(len(last.least))
+// precedes reports whether a switch rather than another one is the anchor of a third: the one with more links if that
+// has few, else the lesser.
+func (v *voting) precedes(h, o, of int32) bool {
+	if a, b := v.counted(h), v.counted(o); a != b && v.counted(of) <= few {
+		return a > b
+	}
+	return v.compare(h, o) < 0
+}
+
+// anchors is vote 1: the least switch among each switch and its siblings.
+func (v *voting) anchors(last []int32) []int32 {
+	out, known := make([]int32, len(v.ids)), v.forget(len(last))
+	copy(out, last)
 	parallel(len(v.ids), func(from, to int32) {
 		shared := make([]int32, len(v.ids))
 		var met []int32
@@ -141,28 +153,16 @@ func (v *voting) anchors(out, last *grouping) []int32 {
 				continue
 			}
 			met = v.share(h, shared, met[:0])
-			least, hub := h, h
+			out[h] = h
 			for _, o := range met {
-				isLess, n := v.compare(o, least) < 0, cmp.Compare(v.counted(o), v.counted(hub))
-				isHub := v.counted(h) <= few && (n > 0 || n == 0 && v.compare(o, hub) < 0)
-				if (isLess || isHub) && v.siblings(h, o, shared[o]) {
-					if isLess {
-						least = o
-					}
-					if isHub {
-						hub = o
-					}
+				if v.precedes(o, out[h], h) && v.siblings(h, o, shared[o]) {
+					out[h] = o
 				}
 				shared[o] = 0
 			}
-			out.least[h], out.hubs[h] = least, hub
 		}
 	})
-	anchors := make([]int32, len(v.ids))
-	for h, hub := range out.hubs {
-		anchors[h] = out.least[hub]
-	}
-	return anchors
+	return out
 }
 
 // forget returns for which of the first n switches the anchor is as in the last vote: all but
