@@ -10,8 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// leafGroup are the nodes with one outcome of vote 4. It exists in every mode, because
-// cables are checked by it.
+// leafGroup are the nodes with one outcome of vote 4. It exists in every mode, because cables are checked by it.
 type leafGroup struct {
 	// leaf is the anchor, key its ID.
 	leaf int32
@@ -21,8 +20,8 @@ type leafGroup struct {
 	foreign []stray
 	print   uint64 // Of the members.
 	*outcome
-	// spine is the ID that stands for the groups that share spines with this one, "" if
-	// no uplinks are known, above the number of its ends.
+	// spine is the ID that stands for the groups that share spines with this one, "" if no uplinks are known, above the
+	// number of its ends.
 	spine string
 	above int32
 }
@@ -31,20 +30,18 @@ type leafGroup struct {
 type outcome struct {
 	// rails are the leaves that the group expects, by rail and plane.
 	rails []Rail
-	// own counts the links on each leaf of the group; expected counts them on the leaves for nodes
-	// with GPUs.
+	// own counts the links on each leaf of the group; expected counts them on the leaves for nodes with GPUs.
 	own      tally[int32]
 	expected []int32
 	// names counts what the leaves are called in the members' reports.
 	names map[int32]tally[string]
-	// findings are the faults of the members, blocks the parts of the group that they
-	// are in, in the order of members; "" if the group is not cut.
+	// findings are the faults of the members, blocks the parts of the group that they are in, in the order of members;
+	// "" if the group is not cut.
 	findings [][]Finding
 	blocks   []string
 }
 
-// cablingCheck computes what a leaf group expects of its cabling, and then what
-// is wrong with that of its members.
+// cablingCheck computes what a leaf group expects of its cabling, and then what is wrong with that of its members.
 type cablingCheck struct {
 	*leafGroup
 	ids []string // Of switches.
@@ -80,8 +77,8 @@ func (g *leafGroup) check(ids []string) {
 	}
 }
 
-// whole returns the shape that a member has with all its HCAs: its own, unless so few members have it that
-// they lost some. Three nodes lose the same only if the fleet has few like them.
+// whole returns the shape that a member has with all its HCAs: its own, unless so few members have it that they lost
+// some. Three nodes lose the same only if the fleet has few like them.
 func (c *cablingCheck) whole(m *node) *shape {
 	s := m.links.shape
 	for _, o := range s.wholes {
@@ -93,8 +90,7 @@ func (c *cablingCheck) whole(m *node) *shape {
 	return s
 }
 
-// lacks reports whether the group was built without a port of a shape: most nodes of that and lesser
-// shapes lack it.
+// lacks reports whether the group was built without a port of a shape: most nodes of that and lesser shapes lack it.
 func (c *cablingCheck) lacks(o *shape, position int32) bool {
 	with, all := 0, 0
 	for s, n := range c.alike {
@@ -148,8 +144,8 @@ func (c *cablingCheck) faults(m *node, like *wiring) []Finding {
 	return out
 }
 
-// settling is the time after changes of three or more ports of a rail, as when a leaf is replaced, in which the
-// reports may not agree yet.
+// settling is the time after changes of three or more ports of a rail, as when a leaf is replaced, in which the reports
+// may not agree yet.
 const settling = time.Minute
 
 // fault returns the fault of a port, "" without one.
@@ -174,8 +170,8 @@ func (c *cablingCheck) fault(m *node, w *wiring, p *port, shifted bool) Fault {
 	return ""
 }
 
-// isBetween reports whether a cable is one of several that are elsewhere by plan: half of the node's in one other
-// group or where hardly another node is or, in a fleet that straddles, two from usual rails of a group's leaves.
+// isBetween reports whether a cable is one of several that are elsewhere by plan: half of the node's in one other group
+// or where hardly another node is or, in a fleet that straddles, two from usual rails of a group's leaves.
 func (c *cablingCheck) isBetween(m *node, p *port) bool {
 	at, n, usual := c.stray(p.leaf), 0, 0
 	for _, l := range m.links.ends.links {
@@ -203,8 +199,8 @@ func (g *leafGroup) stray(leaf int32) *stray {
 	return nil
 }
 
-// nearest returns the leaf where a port belongs that has none or is on another one: of those that are usual
-// for its rail the one whose members have the most other cables in common with the node.
+// nearest returns the leaf where a port belongs that has none or is on another one: of those that are usual for its
+// rail the one whose members have the most other cables in common with the node.
 func (c *cablingCheck) nearest(m *node, w *wiring, position int32) int32 {
 	r := w.rail(position)
 	if r.patterns < 2 {

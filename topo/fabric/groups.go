@@ -27,8 +27,8 @@ type link struct{ to, rail int32 }
 type grouping struct {
 	// group is, by ends, the switch that stands for the members' group, 0 without links.
 	group []int32
-	// foreign are the switches, in ascending order, that members of a group are linked
-	// to and that are foreign to the group.
+	// foreign are the switches, in ascending order, that members of a group are linked to and that are foreign to the
+	// group.
 	foreign map[int32][]stray
 	// tied holds, by ends, the groups between which vote 4 cannot decide, the likeliest first. straddles is set if one
 	// member in twenty is tied or has several links in another group: that is a plan, not wrong cables.
@@ -38,12 +38,12 @@ type grouping struct {
 	anchors []int32
 }
 
-// stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
-// a rail that its links usually start from, else -1.
+// stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles, a rail that
+// its links usually start from, else -1.
 type stray struct{ to, group, rail int32 }
 
-// voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines).
-// Members with equal links are one: they vote alike.
+// voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines). Members with equal
+// links are one: they vote alike.
 type voting struct {
 	// ids are the IDs of the switches; number 0 stands for no switch.
 	ids      []string
@@ -101,8 +101,8 @@ func (v *voting) count(e *ends, n int32) {
 	}
 }
 
-// vote returns the outcome of all votes. Anchors are not computed again where the last
-// vote had the same members with the same links.
+// vote returns the outcome of all votes. Anchors are not computed again where the last vote had the same members with
+// the same links.
 func (v *voting) vote(last *grouping) *grouping {
 	out := &grouping{anchors: v.anchors(last.anchors)}
 	anchors := slices.Clone(out.anchors)
@@ -165,8 +165,8 @@ func (v *voting) anchors(last []int32) []int32 {
 	return out
 }
 
-// forget returns for which of the first n switches the anchor is as in the last vote: all but
-// the touched ones and those with ends in common with one.
+// forget returns for which of the first n switches the anchor is as in the last vote: all but the touched ones and
+// those with ends in common with one.
 func (v *voting) forget(n int) []bool {
 	known := slices.Concat(slices.Repeat([]bool{true}, n), make([]bool, len(v.ids)-n))
 	for h := range v.switches {
@@ -182,8 +182,7 @@ func (v *voting) forget(n int) []bool {
 	return known
 }
 
-// share counts the links that a switch has in common with each other one, and
-// appends these to met.
+// share counts the links that a switch has in common with each other one, and appends these to met.
 func (v *voting) share(h int32, shared, met []int32) []int32 {
 	for _, a := range v.switches[h].list {
 		e := v.ends[a.value]
@@ -212,9 +211,8 @@ func (v *voting) siblings(h, o, shared int32) bool {
 // maxDegree is the number of links from which members are of one class.
 const maxDegree = 32
 
-// shareClasses is the second half of vote 1: over the classes of members, by their
-// numbers of links, that neither switch has four times as many links of as the
-// other. A member with one link is never on both.
+// shareClasses is the second half of vote 1: over the classes of members, by their numbers of links, that neither
+// switch has four times as many links of as the other. A member with one link is never on both.
 func (v *voting) shareClasses(h, o, most int32) bool {
 	var classes [maxDegree + 1]struct{ here, there, both int32 }
 	for _, a := range v.switches[h].list {
@@ -239,8 +237,8 @@ func (v *voting) shareClasses(h, o, most int32) bool {
 	return both >= few && 2*both > max(here, there) && 8*both >= most
 }
 
-// votes is vote 2: the least anchor among those that most links of a member lead to, or at least three
-// quarters as many: where rails are on leaves of two sizes, a lost link changes nothing.
+// votes is vote 2: the least anchor among those that most links of a member lead to, or at least three quarters as
+// many: where rails are on leaves of two sizes, a lost link changes nothing.
 func (v *voting) votes(anchors []int32) []int32 {
 	out := make([]int32, len(v.ends))
 	parallel(len(out), func(from, to int32) {
@@ -269,8 +267,8 @@ func (v *voting) choice(member int32, of []int32, t *tally[int32]) int32 {
 	return t.most(v.compare)
 }
 
-// homes is vote 3: what most members at a switch voted for, negative if more than half as many
-// voted for another: the switch is between groups.
+// homes is vote 3: what most members at a switch voted for, negative if more than half as many voted for another: the
+// switch is between groups.
 func (v *voting) homes(votes []int32) []int32 {
 	out := make([]int32, len(v.ids))
 	parallel(len(out), func(from, to int32) {

@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// shape describes nodes that are cabled alike: products of accelerators, and
-// fabric ports by rail and plane. Equal shapes are one.
+// shape describes nodes that are cabled alike: products of accelerators, and fabric ports by rail and plane. Equal
+// shapes are one.
 type shape struct {
 	accelerators string
-	// positions holds the positions of the ports, sorted, each once; rails counts the rails among
-	// them.
+	// positions holds the positions of the ports, sorted, each once; rails counts the rails among them.
 	positions []int32
 	rails     int
 	// nodes counts the nodes that report the shape, dark by position those that never had a link there.
@@ -53,8 +52,8 @@ func (s *shape) enter(ports []port, by int) {
 	}
 }
 
-// few is the number of nodes that show nothing: of two that contradict each other either
-// may be right. What three nodes have alike is a pattern.
+// few is the number of nodes that show nothing: of two that contradict each other either may be right. What three nodes
+// have alike is a pattern.
 const few = 2
 
 // wholeShapes bounds how many shapes of equal accelerators others are compared with.
@@ -110,8 +109,7 @@ func (s *shape) darkGroups(position int32, nodes []*node, votes *grouping) (more
 	return more
 }
 
-// isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less
-// than half of them.
+// isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less than half of them.
 func (s *shape) isPartOf(o *shape) bool {
 	if !s.hasGPUs() || s.accelerators != o.accelerators ||
 		len(s.positions) >= len(o.positions) || o.rails-s.rails > 1 && 2*s.rails <= o.rails {
@@ -125,8 +123,8 @@ func (s *shape) isPartOf(o *shape) bool {
 	return true
 }
 
-// last returns the last position, -1 without ports. Rails are numbered without gaps, so one before it shows that an
-// HCA fell off the bus.
+// last returns the last position, -1 without ports. Rails are numbered without gaps, so one before it shows that an HCA
+// fell off the bus.
 func (s *shape) last() int32 {
 	if len(s.positions) == 0 {
 		return -1
@@ -134,8 +132,8 @@ func (s *shape) last() int32 {
 	return s.positions[len(s.positions)-1]
 }
 
-// isLoss reports whether so few nodes lack HCAs that others have that they lost them. One in eight would
-// be a model without one HCA, one in sixteen a model without two.
+// isLoss reports whether so few nodes lack HCAs that others have that they lost them. One in eight would be a model
+// without one HCA, one in sixteen a model without two.
 func isLoss(without, with, lost int) bool {
 	if without <= few {
 		return with > few && with > 2*without

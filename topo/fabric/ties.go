@@ -9,8 +9,8 @@ import (
 // all links at these switches.
 type claim struct{ group, votes, usual, fill int32 }
 
-// settle returns the groups between which vote 4 cannot decide: first by links from usual rails, then by the
-// number of links at the member's switches, since a wrong cable is one too many.
+// settle returns the groups between which vote 4 cannot decide: first by links from usual rails, then by the number of
+// links at the member's switches, since a wrong cable is one too many.
 func (v *voting) settle(e *ends, home []int32) (groups []int32) {
 	var all []claim
 	isBetween := !slices.ContainsFunc(e.bundles.list, func(b count[int32]) bool { return home[b.value] > 0 })

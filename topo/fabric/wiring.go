@@ -10,8 +10,8 @@ import (
 // wiring describes the cabling of the members of one shape.
 type wiring struct {
 	*shape
-	// members counts them and those that joined, list are the indices of its own; joined is set if one of these
-	// is checked by another wiring.
+	// members counts them and those that joined, list are the indices of its own; joined is set if one of these is
+	// checked by another wiring.
 	members int
 	list    []int
 	joined  bool
@@ -109,21 +109,20 @@ func (w *wiring) count(ports []port) {
 	}
 }
 
-// fits reports whether a rail is one of those that a shape usually has at a leaf: at least half
-// as many ports as the rail with the most.
+// fits reports whether a rail is one of those that a shape usually has at a leaf: at least half as many ports as the
+// rail with the most.
 func (w *wiring) fits(leaf int32, r *railPorts) bool {
 	return 2*r.leaves.count(leaf) >= w.most[leaf] && w.most[leaf] > 0
 }
 
-// isPattern reports whether enough members have a rail on a leaf to make it right for all of them: three,
-// and one in twelve.
+// isPattern reports whether enough members have a rail on a leaf to make it right for all of them: three, and one in
+// twelve.
 func (w *wiring) isPattern(leaf int32, r *railPorts) bool {
 	n := r.leaves.count(leaf)
 	return n > few && 12*int(n) >= w.members && w.fits(leaf, r)
 }
 
-// expect decides which leaf is right at each rail, and whether the shape is
-// wired by rail.
+// expect decides which leaf is right at each rail, and whether the shape is wired by rail.
 func (c *cablingCheck) expect(w *wiring) {
 	agree, total := int32(0), int32(0)
 	for i := range w.rails {
@@ -187,8 +186,8 @@ func (c *cablingCheck) decide(w *wiring) {
 	}
 }
 
-// expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
-// two shapes expect different leaves behind a rail, the first decides.
+// expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If two shapes expect
+// different leaves behind a rail, the first decides.
 func expectations(all []*wiring) []Rail {
 	gpus, rails := slices.ContainsFunc(all, (*wiring).hasGPUs), map[int32]Rail{}
 	for _, w := range slices.Backward(all) {
@@ -205,8 +204,8 @@ func expectations(all []*wiring) []Rail {
 	return out
 }
 
-// join finds the wirings by which the members' cables are checked: those of their shapes or, if most of their cables, at
-// least two, agree with those of more nodes with GPUs, of these.
+// join finds the wirings by which the members' cables are checked: those of their shapes or, if most of their cables,
+// at least two, agree with those of more nodes with GPUs, of these.
 func (c *cablingCheck) join(all []*wiring) {
 	for n, own := range all {
 		for _, i := range own.list {
@@ -236,20 +235,17 @@ func (w *wiring) agrees(n *links) bool {
 	return agree >= 2 && 2*agree > len(n.ends.links) && 2*min(w.shape.rails, n.shape.rails) > max(w.shape.rails, n.shape.rails)
 }
 
-// isUnused reports whether a port is one that most like nodes have without a
-// cable, in the group and in the fleet: second ports. A leaf that fails does not suggest
-// that: its ports had links, or those of other groups have. Fewer than three nodes prove nothing, and nothing
-// is expected of a node without GPUs.
+// isUnused reports whether a port is one that most like nodes have without a cable, in the group and in the fleet:
+// second ports. A leaf that fails does not suggest that: its ports had links, or those of other groups have. Fewer than
+// three nodes prove nothing, and nothing is expected of a node without GPUs.
 func (w *wiring) isUnused(p *port) bool {
 	at, found := slices.BinarySearch(w.positions, p.position)
 	return p.neverUp() && (!w.hasGPUs() || w.members > few && found && 2*w.rails[at].dark > w.members && w.unused[at])
 }
 
-// missing returns the rails that similar nodes have and this one lacks. A lost HCA
-// shifts the numbers of those behind it where rails are numbered by rank: then
-// the cables of those behind it are on leaves that were not theirs, the last one's
-// leaf among them, the lost rails are the ones with no port left for them, and the
-// others' numbers prove nothing.
+// missing returns the rails that similar nodes have and this one lacks. A lost HCA shifts the numbers of those behind
+// it where rails are numbered by rank: then the cables of those behind it are on leaves that were not theirs, the last
+// one's leaf among them, the lost rails are the ones with no port left for them, and the others' numbers prove nothing.
 func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 	if n.shape == w.shape || !w.expects {
 		return nil, false
