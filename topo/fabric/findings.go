@@ -70,7 +70,7 @@ func (g *leafGroup) check(ids []string) {
 			c.patterns = append(c.patterns, w)
 		}
 	}
-	g.rails = expectations(all)
+	g.rails = c.expectations(all)
 	g.findings, g.blocks = make([][]Finding, len(g.members)), make([]string, len(g.members))
 	for i, m := range g.members {
 		g.findings[i] = c.faults(m, c.like[i])
@@ -232,7 +232,7 @@ func (l *links) alike(o *links) (n int32) {
 	return n
 }
 
-// finding returns a Finding about a port, without its kind.
+// finding returns a Finding about a port, of one that is as expected without its kind.
 func (p *port) finding(node string, ids []string) Finding {
 	d := p.device.Value()
 	f := Finding{Node: node, HCA: d.hca, ID: d.id, Port: d.number, Rail: d.rail, Plane: d.plane}

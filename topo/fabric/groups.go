@@ -275,11 +275,9 @@ func (v *voting) homes(votes []int32) []int32 {
 		var t tally[int32]
 		for h := from; h < to; h++ {
 			t.reset()
-			for least := 2; least > 0 && len(t.list) == 0; least-- { // Of one link nothing follows for the switch.
-				for _, a := range v.switches[h].list {
-					if e := v.ends[a.value]; v.counts(h, e) && len(e.links) >= least {
-						t.add(votes[a.value], a.n*e.members)
-					}
+			for _, a := range v.switches[h].list {
+				if v.counts(h, v.ends[a.value]) {
+					t.add(votes[a.value], a.n*v.ends[a.value].members)
 				}
 			}
 			out[h] = t.most(v.compare)

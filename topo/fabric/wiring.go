@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -145,7 +144,6 @@ func (c *cablingCheck) expect(w *wiring) {
 			}
 		}
 		agree += max(right, r.agree)
-		r.Leaf = c.name(r.leaf)
 		if r.leaf != 0 && w.hasGPUs() {
 			c.expected = append(c.expected, r.leaf)
 		}
@@ -157,30 +155,23 @@ func (c *cablingCheck) expect(w *wiring) {
 	w.expects = w.hasGPUs() || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
 }
 
-// decide finds the rails on which two members disagree and the leaf of one is wrong: it has as many other rails of both
-// as any leaf, or no cable but this one while the group has three or more on the other.
+// decide finds the rails on which two members disagree and one has its cable on a leaf with as many other rails of both
+// as any: that one is wrong.
 func (c *cablingCheck) decide(w *wiring) {
 	var both tally[int32]
-	agreed, shared, most := 0, 0, int32(0)
+	agreed, most := int32(0), int32(0)
 	for i := range w.rails {
 		if r := &w.rails[i]; r.agree == few {
 			both.add(r.leaf, 1)
-			if agreed, most = agreed+1, max(most, both.count(r.leaf)); c.own.count(r.leaf) > few {
-				shared++
-			}
+			agreed, most = agreed+1, max(most, both.count(r.leaf))
 		}
 	}
 	for i := range w.rails {
 		r := &w.rails[i]
-		if r.agree != 1 || len(r.leaves.list) != few || agreed <= few {
-			continue
-		}
 		for n, l := range r.leaves.list {
-			other := r.leaves.list[1-n].value
-			isFull, isAlone := both.count(other) == most, shared == agreed && c.own.count(other) < few && c.own.count(l.value) > few
-			if c.stray(l.value) == nil && both.count(l.value) < most && (isFull || isAlone) {
+			if agreed > few && r.agree == 1 && len(r.leaves.list) == few && c.stray(l.value) == nil &&
+				both.count(l.value) < most && both.count(r.leaves.list[1-n].value) == most {
 				r.leaf, r.sure = l.value, true
-				r.Leaf = c.name(r.leaf)
 			}
 		}
 	}
@@ -188,18 +179,18 @@ func (c *cablingCheck) decide(w *wiring) {
 
 // expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If two shapes expect
 // different leaves behind a rail, the first decides.
-func expectations(all []*wiring) []Rail {
-	gpus, rails := slices.ContainsFunc(all, (*wiring).hasGPUs), map[int32]Rail{}
-	for _, w := range slices.Backward(all) {
+func (c *cablingCheck) expectations(all []*wiring) (out []Rail) {
+	gpus := slices.ContainsFunc(all, (*wiring).hasGPUs)
+	compare := func(r Rail, position int32) int { return cmp.Compare(r.Rail*maxPlane+r.Plane, position) }
+	for _, w := range all {
 		for i := range w.rails {
-			if r := &w.rails[i]; r.leaf != 0 && w.hasGPUs() == gpus {
-				rails[r.position] = r.Rail
+			r := &w.rails[i]
+			at, found := slices.BinarySearchFunc(out, r.position, compare)
+			if r.leaf != 0 && w.hasGPUs() == gpus && !found {
+				r.Leaf = c.name(r.leaf)
+				out = slices.Insert(out, at, r.Rail)
 			}
 		}
-	}
-	var out []Rail
-	for _, at := range slices.Sorted(maps.Keys(rails)) {
-		out = append(out, rails[at])
 	}
 	return out
 }
