@@ -211,31 +211,28 @@ func (c *cablingCheck) nearest(m *node, w *wiring, position int32) int32 {
 		if o == m || c.like[o.index] != w {
 			continue
 		}
-		for i := range o.links.ports {
-			q := &o.links.ports[i]
-			if q.position == position && w.isPattern(q.leaf, r) {
-				n := m.links.alike(o.links)
-				near.add(q.leaf, n*n*n) // A few that are much alike show more than many others.
+		n := int32(0) // Ports that both have on the same leaf.
+		for _, l := range m.links.ends.links {
+			if slices.Contains(o.links.ends.links, l) {
+				n++
+			}
+		}
+		for _, l := range o.links.ends.links {
+			if l.rail == position && w.isPattern(l.to, r) {
+				near.add(l.to, n*n*n) // A few that are much alike show more than many others.
 			}
 		}
 	}
 	return cmp.Or(near.most(func(a, b int32) int { return strings.Compare(c.ids[a], c.ids[b]) }), r.leaf)
 }
 
-// alike counts the ports that two nodes have on the same leaf.
-func (l *links) alike(o *links) (n int32) {
-	for _, a := range l.ends.links {
-		if slices.Contains(o.ends.links, a) {
-			n++
-		}
-	}
-	return n
-}
-
-// finding returns a Finding about a port, of one that is as expected without its kind.
+// finding returns a Finding about a port of which nothing is expected but a link.
 func (p *port) finding(node string, ids []string) Finding {
 	d := p.device.Value()
-	f := Finding{Node: node, HCA: d.hca, ID: d.id, Port: d.number, Rail: d.rail, Plane: d.plane}
+	f := Finding{Kind: Unseen, Node: node, HCA: d.hca, ID: d.id, Port: d.number, Rail: d.rail, Plane: d.plane}
+	if !p.active {
+		f.Kind = Dead
+	}
 	if p.since > 0 {
 		f.Since = wellknown.Moment(time.Unix(p.since, 0))
 	}
@@ -249,12 +246,7 @@ func (p *port) finding(node string, ids []string) Finding {
 func (l *links) alone(node string) []Finding {
 	var out []Finding
 	for i := range l.ports {
-		f := l.ports[i].finding(node, nil)
-		f.Kind = Unseen
-		if !l.ports[i].active {
-			f.Kind = Dead
-		}
-		out = append(out, f)
+		out = append(out, l.ports[i].finding(node, nil))
 	}
 	return out
 }

@@ -88,11 +88,11 @@ func (v *voting) count(e *ends, n int32) {
 	e.members += n
 	for _, b := range e.bundles.list {
 		s := &v.switches[b.value]
+		links := &s.leading
 		if e.follows {
-			s.following += n * b.n
-		} else {
-			s.leading += n * b.n
+			links = &s.following
 		}
+		*links += n * b.n
 		if s.touched = true; e.members == n {
 			s.list = append(s.list, count[int32]{e.number, b.n})
 		} else if e.members == 0 {
