@@ -4,11 +4,6 @@
 // answers. It reads no API, file or clock, starts nothing that outlives a call and never fails on the content of a
 // report: a false report moves its own node, and is bounded.
 //
-// Every tree is computed from all reports, by functions that build on each other: report (what is stored), links (ports
-// and leaves), groups (the votes), findings (the check of a leaf group), survey (both for all nodes), tree, naming,
-// status and snapshot (the answer). Intermediate results of unchanged input are reused: what follows from one report,
-// anchors, the check of a leaf group, names and elements.
-//
 // # Which nodes belong together
 //
 // A node has ports; a port of role fabric ends in a leaf switch. Connected components would merge two groups for one

@@ -204,11 +204,7 @@ func (c *cablingCheck) join(all []*wiring) {
 			agrees := func(w *wiring) bool { return w.hasGPUs() && !w.joined && w.agrees(c.members[i].links) }
 			if at := slices.IndexFunc(all[:n], agrees); at >= 0 {
 				c.like[i], own.joined = all[at], true
-			}
-		}
-		for _, i := range own.list {
-			if w := c.like[i]; w != own {
-				w.count(c.members[i].links.ports)
+				all[at].count(c.members[i].links.ports)
 			}
 		}
 	}
