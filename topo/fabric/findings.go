@@ -241,12 +241,3 @@ func (p *port) finding(node string, ids []string) Finding {
 	}
 	return f
 }
-
-// alone returns the findings of a node in no leaf group, in their order.
-func (l *links) alone(node string) []Finding {
-	var out []Finding
-	for i := range l.ports {
-		out = append(out, l.ports[i].finding(node, nil))
-	}
-	return out
-}

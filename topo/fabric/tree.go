@@ -112,31 +112,25 @@ type claimed struct {
 // findAliens finds the nodes that report an NVLink domain of others: with another product than most, or alone in a leaf
 // group where another domain has exactly one node too few.
 func findAliens(nodes []*node) {
-	domains, inside := map[string]*claimed{}, map[*leafGroup]*tally[string]{}
+	domains, inside := map[string]claimed{}, map[*leafGroup]tally[string]{}
 	for _, n := range nodes {
 		if n.alien = false; n.Report.Rest.NVLinkDomain == "" {
 			continue
 		}
-		d := domains[n.Report.Rest.NVLinkDomain]
-		if d == nil {
-			d = &claimed{}
-			domains[n.Report.Rest.NVLinkDomain] = d
-		}
+		d, in := domains[n.Report.Rest.NVLinkDomain], inside[n.group]
 		d.nodes++
 		d.products.add(n.Report.Product(), 1)
 		d.groups.add(n.group, 1)
-		if inside[n.group] == nil {
-			inside[n.group] = &tally[string]{}
-		}
-		inside[n.group].add(n.Report.Rest.NVLinkDomain, 1)
+		in.add(n.Report.Rest.NVLinkDomain, 1)
+		domains[n.Report.Rest.NVLinkDomain], inside[n.group] = d, in
 	}
 	for _, n := range nodes {
 		domain := n.Report.Rest.NVLinkDomain
-		d := domains[domain]
-		if d == nil || d.nodes <= few {
+		d, in := domains[domain], inside[n.group]
+		if d.nodes <= few {
 			continue
 		}
-		product, other := d.products.most(strings.Compare), inside[n.group].most(strings.Compare)
+		product, other := d.products.most(strings.Compare), in.most(strings.Compare)
 		n.alien = 2*int(d.products.count(product)) > d.nodes && n.Report.Product() != product ||
 			n.group != nil && d.groups.count(n.group) == 1 && other != domain && domains[other].nodes+2 == d.nodes
 	}
