@@ -132,7 +132,7 @@ func (c *cablingCheck) faults(m *node, like *wiring) []Finding {
 		}
 	}
 	for _, r := range missing {
-		if m.torn || c.isBetween(m, &port{}) || r.position > m.links.shape.last() && c.lacks(w.shape, r.position) {
+		if m.torn || c.isBetween(m, &port{}) || r.position > m.links.shape.last && c.lacks(w.shape, r.position) {
 			continue
 		}
 		out = append(out, Finding{

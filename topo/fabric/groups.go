@@ -107,7 +107,7 @@ func (v *voting) vote(last *grouping) *grouping {
 	out := &grouping{anchors: v.anchors(last.anchors)}
 	anchors := slices.Clone(out.anchors)
 	for h, anchor := range out.anchors {
-		if v.counted(int32(h)) <= few { //nolint:gosec // See compact.
+		if v.counted(int32(h)) <= few {
 			anchors[h] = out.anchors[anchor]
 		}
 	}
@@ -303,16 +303,7 @@ func (v *voting) groups(out *grouping, home []int32) {
 			}
 		}
 	})
-	var t tally[int32]
-	for h := range home {
-		t.reset()
-		for _, a := range v.switches[h].list {
-			if home[h] < 0 && !open[a.value] { // In vote 4 only for those without a cable to any other.
-				t.add(-out.group[a.value], a.n*v.ends[a.value].members)
-			}
-		}
-		home[h] = cmp.Or(t.most(func(a, b int32) int { return v.compare(-a, -b) }), home[h])
-	}
+	v.decide(out.group, home, open)
 	between, members := int32(0), int32(0)
 	for i, e := range v.ends {
 		if open[i] {
@@ -328,6 +319,20 @@ func (v *voting) groups(out *grouping, home []int32) {
 		}
 	}
 	out.straddles = between > few && 20*between >= members
+}
+
+// decide lets each switch between groups stand for the one of most of its links of members that are decided.
+func (v *voting) decide(groups, home []int32, open []bool) {
+	var t tally[int32]
+	for h := range home {
+		t.reset()
+		for _, a := range v.switches[h].list {
+			if home[h] < 0 && !open[a.value] {
+				t.add(groups[a.value], a.n*v.ends[a.value].members)
+			}
+		}
+		home[h] = cmp.Or(-t.most(v.compare), home[h])
+	}
 }
 
 // parallel has the numbers below n worked on by all processors, 64 at least by each.

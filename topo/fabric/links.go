@@ -134,9 +134,9 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 	}
 	out := s.shapes[string(key)]
 	if out == nil {
-		out = &shape{accelerators: string(key[:text]), positions: positions, dark: make([]int, len(positions))}
+		out = &shape{accelerators: string(key[:text]), positions: positions, last: -1, dark: make([]int, len(positions))}
 		for i, at := range positions {
-			if i == 0 || positions[i-1]/maxPlane != at/maxPlane {
+			if out.last = at; i == 0 || positions[i-1]/maxPlane != at/maxPlane {
 				out.rails++
 			}
 		}

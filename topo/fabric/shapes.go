@@ -12,6 +12,8 @@ type shape struct {
 	// positions holds the positions of the ports, sorted, each once; rails counts the rails among them.
 	positions []int32
 	rails     int
+	// last is the last position, -1 without any. Rails have no gaps: one before it shows that an HCA fell off the bus.
+	last int32
 	// nodes counts the nodes that report the shape, dark by position those that never had a link there.
 	nodes int
 	dark  []int
@@ -74,12 +76,12 @@ func compareShapes(shapes map[string]*shape, nodes []*node, votes *grouping) (ch
 		for _, s := range list {
 			var f facts
 			for _, o := range list[:min(len(list), wholeShapes)] {
-				if gap := s.last() == o.last(); s.isPartOf(o) && (gap || o.nodes > few) {
+				if gap := s.last == o.last; s.isPartOf(o) && (gap || o.nodes > few) {
 					f.wholes = append(f.wholes, whole{o, gap, gap || isLoss(s.nodes, o.nodes, o.rails-s.rails)})
 				}
 			}
-			for i, n := range s.dark {
-				f.unused = append(f.unused, 2*n > s.nodes && (n == s.nodes || s.darkGroups(s.positions[i], nodes, votes) > 0))
+			for i := range s.dark {
+				f.unused = append(f.unused, s.isDark(i, nodes, votes))
 			}
 			changed = changed || !slices.Equal(s.wholes, f.wholes) || !slices.Equal(s.unused, f.unused)
 			s.facts = f
@@ -88,25 +90,27 @@ func compareShapes(shapes map[string]*shape, nodes []*node, votes *grouping) (ch
 	return changed
 }
 
-// darkGroups returns in how many groups more a port never had a link on most nodes of a shape than had one: a leaf that
-// was dead from the start is not by plan.
-func (s *shape) darkGroups(position int32, nodes []*node, votes *grouping) (more int) {
-	surplus := map[int32]int{}
+// isDark reports whether most nodes of a shape never had a link at a port, and in more groups most of them than in
+// others: a leaf that was dead from the start is not by plan.
+func (s *shape) isDark(at int, nodes []*node, votes *grouping) bool {
+	groups, more := map[int32]int{}, 0
+	if 2*s.dark[at] <= s.nodes || s.dark[at] == s.nodes {
+		return s.dark[at] == s.nodes
+	}
+	isDark := func(p port) bool { return p.position == s.positions[at] && p.neverUp() }
 	for _, n := range nodes {
-		if n.links.shape != s {
-			continue
-		}
-		group := votes.group[n.links.ends.number]
-		if slices.ContainsFunc(n.links.ports, func(p port) bool { return p.position == position && p.neverUp() }) {
-			surplus[group]++
-		} else {
-			surplus[group]--
+		switch group := votes.group[n.links.ends.number]; {
+		case n.links.shape != s:
+		case slices.ContainsFunc(n.links.ports, isDark):
+			groups[group]++
+		default:
+			groups[group]--
 		}
 	}
-	for _, n := range surplus {
+	for _, n := range groups {
 		more += cmp.Compare(n, 0)
 	}
-	return more
+	return more > 0
 }
 
 // isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less than half of them.
@@ -121,15 +125,6 @@ func (s *shape) isPartOf(o *shape) bool {
 		}
 	}
 	return true
-}
-
-// last returns the last position, -1 without ports. Rails are numbered without gaps, so one before it shows that an HCA
-// fell off the bus.
-func (s *shape) last() int32 {
-	if len(s.positions) == 0 {
-		return -1
-	}
-	return s.positions[len(s.positions)-1]
 }
 
 // isLoss reports whether so few nodes lack HCAs that others have that they lost them. One in eight would be a model

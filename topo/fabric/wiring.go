@@ -219,7 +219,8 @@ func (w *wiring) agrees(n *links) bool {
 			agree++
 		}
 	}
-	return agree >= 2 && 2*agree > len(n.ends.links) && 2*min(w.shape.rails, n.shape.rails) > max(w.shape.rails, n.shape.rails)
+	fewer, more := min(w.shape.rails, n.shape.rails), max(w.shape.rails, n.shape.rails)
+	return agree >= few && 2*agree > len(n.ends.links) && 2*fewer > more
 }
 
 // isUnused reports whether a port is one that most like nodes have without a cable, in the group and in the fleet:
