@@ -116,10 +116,7 @@ func (c *cablingCheck) faults(m *node, like *wiring) []Finding {
 	missing, shifted := w.missing(m.links)
 	for i := range m.links.ports {
 		p := &m.links.ports[i]
-		if like.isUnused(p) {
-			continue
-		}
-		if kind := c.fault(m, like, p, shifted); kind != "" {
+		if kind := c.fault(m, like, p, shifted); kind != "" && !like.isUnused(p) {
 			f := p.finding(m.Name, c.ids)
 			f.Kind, f.Group = kind, c.key
 			if changed := like.rail(p.position).recent[0]; kind == Miscabled && changed > 0 {

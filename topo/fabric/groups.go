@@ -117,9 +117,7 @@ func (v *voting) vote(last *grouping) *grouping {
 }
 
 // counts reports whether links count at a switch in votes 1 and 3.
-func (v *voting) counts(h int32, e *ends) bool {
-	return !e.follows || v.switches[h].leading <= few
-}
+func (v *voting) counts(h int32, e *ends) bool { return !e.follows || v.switches[h].leading <= few }
 
 // counted counts the links at a switch that do.
 func (v *voting) counted(h int32) int32 {
