@@ -85,6 +85,8 @@ func TestPodsPolicy(t *testing.T) {
 		{"the status", func(w *podWrite) { w.request["subResource"] = "status" }},
 		{"a new pod", func(w *podWrite) { w.request["operation"], w.old = "CREATE", nil }},
 		{"a pod deleted", func(w *podWrite) { w.request["operation"], w.new = "DELETE", nil }},
+		{"a container beside it", func(w *podWrite) { w.request["subResource"] = "ephemeralcontainers" }},
+		{"its size", func(w *podWrite) { w.request["subResource"] = "resize" }},
 	}...))
 }
 
@@ -115,6 +117,12 @@ func TestExportsPolicy(t *testing.T) {
 		return &objectWrite{old: o.DeepCopy(), new: o, request: updating("leaf-a", topoMaster, "n1")}
 	}
 	deleted := func(w *objectWrite) { w.new, w.request["operation"] = nil, "DELETE" }
+	topology := func(group string) func(*objectWrite) {
+		return func(w *objectWrite) {
+			deleted(w)
+			w.old.Labels, w.resource = nil, metav1.GroupResource{Group: group, Resource: "topologies"}
+		}
+	}
 	checkPolicy(t, policyOf(t, renderTopo(t), exports), exports, base, []try[metav1.PartialObjectMetadata]{
 		{"a new one", func(w *objectWrite) { w.old, w.request["operation"] = nil, "CREATE" }},
 		{"a new one without the label", func(w *objectWrite) { w.old, w.new.Labels, w.request["operation"] = nil, nil, "CREATE" }},
@@ -125,6 +133,8 @@ func TestExportsPolicy(t *testing.T) {
 			deleted(w)
 			w.old.Labels = map[string]string{export.ManagedByKey: "Helm"}
 		}},
+		{"another's Topology of Kueue deleted", topology("kueue.x-k8s.io")},
+		{"another's Topology of KAI deleted", topology("kai.scheduler")},
 	})
 }
 
@@ -158,6 +168,7 @@ func TestSchedulerPolicy(t *testing.T) {
 		{"failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })},
 		{"not ready", pod(func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse })},
 		{"conditions removed", pod(func(p *corev1.Pod) { p.Status.Conditions = nil })},
+		{"an address removed", func(w *podWrite) { w.old.Status.PodIP = "10.0.0.1" }},
 		{"an address", pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" })},
 		{"a label", pod(func(p *corev1.Pod) { p.Labels["app"] = "x" })},
 		{"labels removed", pod(func(p *corev1.Pod) { p.Labels = nil })},
@@ -170,7 +181,9 @@ func TestSchedulerPolicy(t *testing.T) {
 func TestIncompleteSharesPolicy(t *testing.T) {
 	base := func() *podWrite {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "p"}}
-		return &podWrite{new: pod, request: updating("p", devicePlugin, "n1")}
+		w := &podWrite{new: pod, request: updating("p", devicePlugin, "n1")}
+		w.request["operation"] = "CREATE"
+		return w
 	}
 	limits := func(names ...string) corev1.Container {
 		c := corev1.Container{Name: "c"}
@@ -226,6 +239,15 @@ func TestSharesPolicy(t *testing.T) {
 			w.new.Status.Phase = corev1.PodFailed
 		}})
 	}
+	for _, sub := range []string{"status", "binding", "ephemeralcontainers", "resize"} {
+		tries = append(tries, try[corev1.Pod]{"by " + sub, func(w *podWrite) {
+			w.request["subResource"], w.user()["username"], w.new.Annotations[wellknown.SGPUBound] = sub, "alice", "{}"
+		}})
+	}
+	tries = append(tries, try[corev1.Pod]{"by a Binding", func(w *podWrite) {
+		w.request["operation"], w.old, w.resource.Resource = "CREATE", nil, "bindings"
+		w.user()["username"], w.new.Annotations[wellknown.SGPUBound] = "alice", "{}"
+	}})
 	p := policyOf(t, renderDevice(t, "--set", hamiOn, "--set", "admissionPolicy.shareWriters={system:serviceaccount:velero:velero}"), sharesPolicy)
 	checkPolicy(t, p, sharesPolicy, base, tries)
 
