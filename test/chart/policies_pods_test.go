@@ -78,6 +78,7 @@ func TestPodsPolicy(t *testing.T) {
 		{"another annotation", annotate(wellknown.HAMiAllocation, "[]")},
 		{"another annotation removed", func(w *podWrite) { delete(w.new.Annotations, wellknown.HAMiAllocation) }},
 		{"other fields", func(w *podWrite) { w.new.Labels["app"], w.new.Finalizers = "x", []string{"a/b"} }},
+		{"fields removed", func(w *podWrite) { w.new.Labels, w.new.Spec.SchedulerName, w.new.Status.Phase = nil, "", "" }},
 		{"an image", func(w *podWrite) { w.new.Spec.Containers[0].Image = "evil" }},
 		{"the phase of its life", func(w *podWrite) { w.new.Status.Phase = corev1.PodFailed }},
 		{"a pod of another node", func(w *podWrite) { w.old.Spec.NodeName, w.new.Spec.NodeName = "n2", "n2" }},

@@ -115,6 +115,7 @@ func toNode() []try[corev1.Node] {
 		}},
 		{"cordoned", func(w *nodeWrite) { w.new.Spec.Unschedulable = true }},
 		{"other fields", func(w *nodeWrite) { w.new.Spec.ProviderID, w.new.Finalizers = "", []string{"a/b"} }},
+		{"a finalizer removed", func(w *nodeWrite) { w.old.Finalizers = []string{"a/b"} }},
 		{"the kubelet's condition", status(func(s *corev1.NodeStatus) { s.Conditions[1].Status = corev1.ConditionFalse })},
 		{"the kubelet's condition removed", status(func(s *corev1.NodeStatus) { s.Conditions = s.Conditions[:2] })},
 		{"a second one of the kubelet's condition", condition(corev1.NodeReady)},
