@@ -118,13 +118,7 @@ func TestExportsPolicy(t *testing.T) {
 		return &objectWrite{old: o.DeepCopy(), new: o, request: updating("leaf-a", topoMaster, "n1")}
 	}
 	deleted := func(w *objectWrite) { w.new, w.request["operation"] = nil, "DELETE" }
-	topology := func(group string) func(*objectWrite) {
-		return func(w *objectWrite) {
-			deleted(w)
-			w.old.Labels, w.resource = nil, metav1.GroupResource{Group: group, Resource: "topologies"}
-		}
-	}
-	checkPolicy(t, policyOf(t, renderTopo(t), exports), exports, base, []try[metav1.PartialObjectMetadata]{
+	tries := []try[metav1.PartialObjectMetadata]{
 		{"a new one", func(w *objectWrite) { w.old, w.request["operation"] = nil, "CREATE" }},
 		{"a new one without the label", func(w *objectWrite) { w.old, w.new.Labels, w.request["operation"] = nil, nil, "CREATE" }},
 		{"changed", func(*objectWrite) {}},
@@ -134,9 +128,16 @@ func TestExportsPolicy(t *testing.T) {
 			deleted(w)
 			w.old.Labels = map[string]string{export.ManagedByKey: "Helm"}
 		}},
-		{"another's Topology of Kueue deleted", topology("kueue.x-k8s.io")},
-		{"another's Topology of KAI deleted", topology("kai.scheduler")},
-	})
+	}
+	for _, group := range []string{"kueue.x-k8s.io", "kai.scheduler"} {
+		for _, operation := range []string{"CREATE", "UPDATE", "DELETE"} {
+			tries = append(tries, try[metav1.PartialObjectMetadata]{operation + " of another's Topology of " + group, func(w *objectWrite) {
+				w.resource = metav1.GroupResource{Group: group, Resource: "topologies"}
+				w.old.Labels, w.new.Labels, w.request["operation"] = nil, nil, operation
+			}})
+		}
+	}
+	checkPolicy(t, policyOf(t, renderTopo(t), exports), exports, base, tries)
 }
 
 func TestSchedulerPolicy(t *testing.T) {
