@@ -24,7 +24,7 @@ type merit [4]float64
 // nodes publish it; for one this decides between nodes that are equal otherwise. Shares with the policy
 // spread go to the emptiest GPUs.
 func (p *Plugin) PreScore(
-	_ context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
+	ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo,
 ) *framework.Status {
 	c := cycleOf(state)
 	if c == nil { // PreFilter skipped it.
@@ -36,9 +36,7 @@ func (p *Plugin) PreScore(
 	}
 	p.survey()
 	merits, order := make([]merit, len(nodes)), make([]int, len(nodes))
-	for i, info := range nodes {
-		merits[i], order[i] = p.merit(c, info), i
-	}
+	p.handle.Parallelizer().Until(ctx, len(nodes), func(i int) { merits[i], order[i] = p.merit(c, nodes[i]), i }, Name)
 	compare := func(a, b int) int { return slices.Compare(merits[a][:], merits[b][:]) }
 	slices.SortFunc(order, compare)
 	if len(order) == 0 || compare(order[0], order[len(order)-1]) == 0 {
@@ -85,7 +83,7 @@ func (p *Plugin) merit(c *cycle, info framework.NodeInfo) merit {
 		before.Left, after.Left = append(before.Left, left), append(after.Left, max(min(left, 0), left-c.Amounts[name]))
 	}
 	cost, load := p.demand.Cost(info.Node().Name, before, after), loadOf(info)
-	if p.gpus.Total(info) > 0 {
+	if was.Total > 0 {
 		load = -load
 	}
 	if gpus == 0 {
@@ -144,7 +142,7 @@ func (p *Plugin) survey() {
 	p.surveyed, p.capacity, p.selected = time.Now(), 0, map[planner.Key]bool{}
 	pods := 0
 	for _, info := range infos {
-		p.capacity += p.gpus.Total(info)
+		p.capacity += p.gpus.Use(nil, info).Total
 		pods += len(info.GetPods())
 	}
 	if !first {
@@ -190,7 +188,7 @@ func (p *Plugin) selectNodes(class *planner.Class, infos []framework.NodeInfo) {
 	var names []string
 	on := int64(0)
 	for _, info := range infos {
-		if n := p.gpus.Total(info); n > 0 && class.Obstacle(info.Node()) == "" {
+		if n := p.gpus.Use(nil, info).Total; n > 0 && class.Obstacle(info.Node()) == "" {
 			names, on = append(names, info.Node().Name), on+n
 		}
 	}

@@ -27,17 +27,10 @@ const (
 	noScore = math.MinInt64
 )
 
-// Total returns the GPUs of a node, in percent of one GPU.
-func (s *Scheduler) Total(info framework.NodeInfo) int64 {
-	total := int64(quota.Whole * len(s.state(info).left))
-	for _, gpu := range s.gpus {
-		total += quota.Whole * info.GetAllocatable().GetScalarResources()[gpu]
-	}
-	return total
-}
-
 // Use is how the GPUs of a node are used, in percent of one GPU.
 type Use struct {
+	// Total is all of them.
+	Total int64
 	// Idle is what pods have left, and Parts what of it is on GPUs that shares use.
 	Idle, Parts int64
 	// Rest is what is left of the GPUs of one request, and Load how full the node's shared GPUs are, 0 to 100.
@@ -62,9 +55,11 @@ func (s *Scheduler) Use(r *Request, info framework.NodeInfo) (use Use) {
 			use.Rest += n
 		}
 	}
+	use.Total = int64(quota.Whole * len(gpus))
 	use.Load = quota.Whole - use.Idle/int64(max(1, len(gpus)))
 	for _, gpu := range s.gpus {
 		allocatable, requested := info.GetAllocatable().GetScalarResources(), info.GetRequested().GetScalarResources()
+		use.Total += quota.Whole * allocatable[gpu]
 		use.Idle += quota.Whole * max(0, allocatable[gpu]-requested[gpu])
 	}
 	return use

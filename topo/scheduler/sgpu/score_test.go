@@ -54,20 +54,16 @@ func TestUse(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		node         *info
-		total        int64
 		without, use Use
 	}{
-		{"whole GPUs", &info{node: node(0), generation: 1, allocatable: 8, requested: 3}, 1000, Use{Idle: 600, Load: 50}, Use{570, 70, 70, 65}},
-		{"no GPUs", holding(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}), 0, Use{Load: 100}, Use{Load: 100}},
-		{"an unhealthy one", holding(node(0)), 200, Use{Idle: 100, Load: 50}, Use{70, 70, 70, 65}},
-		{"too little memory", shared(gpu("GPU-a", 1000)), 100, Use{Idle: 100}, Use{Idle: 100}},
-		{"memory is scarcer", shared(gpu("GPU-a", 5<<10)), 100, Use{Idle: 100}, Use{20, 20, 20, 80}},
+		{"whole GPUs", &info{node: node(0), generation: 1, allocatable: 8, requested: 3}, Use{Total: 1000, Idle: 600, Load: 50}, Use{1000, 570, 70, 70, 65}},
+		{"no GPUs", holding(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}), Use{Load: 100}, Use{Load: 100}},
+		{"an unhealthy one", holding(node(0)), Use{Total: 200, Idle: 100, Load: 50}, Use{200, 70, 70, 70, 65}},
+		{"too little memory", shared(gpu("GPU-a", 1000)), Use{Total: 100, Idle: 100}, Use{Total: 100, Idle: 100}},
+		{"memory is scarcer", shared(gpu("GPU-a", 5<<10)), Use{Total: 100, Idle: 100}, Use{100, 20, 20, 20, 80}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := scheduler()
-			if got := s.Total(tt.node); got != tt.total {
-				t.Errorf("%d percent, want %d", got, tt.total)
-			}
 			if diff := cmp.Diff([]Use{tt.without, tt.use}, []Use{s.Use(nil, tt.node), s.Use(asks, tt.node)}); diff != "" {
 				t.Errorf("without and with a share (-want +got):\n%s", diff)
 			}
