@@ -147,7 +147,8 @@ func isOpen(f *fabrics.Fabric, w fabrics.Wrong) bool {
 			alike += len(ends(o, fabrics.Cable{Rail: w.Rail, Plane: w.Plane, Leaf: w.Expected}))
 		}
 	}
-	return len(n.Spec.Accelerators) == 0 || n.Odd && 2*right <= len(n.Cables) || alike < 2 || w.Missing && alike < 3
+	isAlone := n.Odd && 2*right <= len(n.Cables) || alike < 2 || w.Missing && alike < 3
+	return len(n.Spec.Accelerators) == 0 || !w.Dead && isAlone
 }
 
 // ends returns the node's port that is as a cable says, or none.
