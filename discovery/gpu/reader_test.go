@@ -196,6 +196,11 @@ func TestBrokenGPU(t *testing.T) {
 	if diff := cmp.Diff(want, got.GPUs); diff != "" || got.Probes[0].State != machine.ProbeOK {
 		t.Errorf("probe %+v, (-want +got):\n%s", got.Probes[0], diff)
 	}
+	// One that has never answered costs no other.
+	answers = []error{broken, nil, nil}
+	if got := read(t.Context(), NewReader(Source{vendor(), library}, 0)); len(got.GPUs) != 2 || len(got.Skipped) != 1 {
+		t.Errorf("%+v, skipped %v", got.GPUs, got.Skipped)
+	}
 }
 
 // A driver that was unloaded fails an old session; the next read opens another.
