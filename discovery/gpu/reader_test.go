@@ -203,6 +203,19 @@ func TestBrokenGPU(t *testing.T) {
 	}
 }
 
+// A GPU that was lost early has the product of one with its PCI device number, wherever that is among the others.
+func TestLostGPUsProduct(t *testing.T) {
+	m := &machine.Machine{}
+	for i, device := range []string{"0x2330", "0x2322", "0x2330", "0x2322"} {
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: fmt.Sprint(i), Vendor: "0x10de", Device: device})
+	}
+	found := []machine.GPU{{PCI: "0", Product: "H100"}, {PCI: "1"}, {PCI: "2"}, {PCI: "3", Product: "H800"}}
+	describe(m, found)
+	if found[1].Product != "H800" || found[2].Product != "H100" {
+		t.Errorf("%q and %q", found[1].Product, found[2].Product)
+	}
+}
+
 // A driver that was unloaded fails an old session; the next read opens another.
 func TestSessionIsReopenedAfterAFailure(t *testing.T) {
 	library := &fake{open: opens(1), gpu: good}
