@@ -74,8 +74,6 @@ func TestVendor(t *testing.T) {
 	}
 }
 
-// TestTwoMakers: with auto each GPU has its maker's name; only those of the maker of
-// most are shared. A name of one's own would mix them.
 func TestExclude(t *testing.T) {
 	m := gpus("", "", "", "amd.com")
 	for i, product := range []string{"NVIDIA A100-SXM4-80GB", "NVIDIA DGX Display", "NVIDIA T400 4GB", "Radeon Pro WX 3200"} {
@@ -118,6 +116,11 @@ func TestExclude(t *testing.T) {
 	if got := c.Serving(m); len(got.GPUs) != 2 {
 		t.Errorf("%d GPUs of two", len(got.GPUs))
 	}
+	// The product that NVIDIA's library passes over is for a screen, whatever stands beside it.
+	m.GPUs[1].Product = "NVIDIA DGX Display"
+	if got := c.Serving(m); len(got.GPUs) != 1 {
+		t.Errorf("%d GPUs beside a display GPU of DGX", len(got.GPUs))
+	}
 }
 
 func TestMemoryOfAGPUThatReportsNone(t *testing.T) {
@@ -132,6 +135,8 @@ func TestMemoryOfAGPUThatReportsNone(t *testing.T) {
 	}
 }
 
+// TestTwoMakers: with auto each GPU has its maker's name; only those of the maker of
+// most are shared. A name of one's own would mix them.
 func TestTwoMakers(t *testing.T) {
 	m := gpus("", "amd.com", "")
 	c := config.Default()

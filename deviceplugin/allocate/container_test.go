@@ -32,6 +32,7 @@ func TestWhatAContainerGets(t *testing.T) {
 		ids           []string
 		want          string
 		err           string
+		never         bool
 		warnings      []string
 		class         string
 	}{
@@ -71,6 +72,10 @@ func TestWhatAContainerGets(t *testing.T) {
 			name: "strict rejects", machine: "h20-4nic", config: count(config.CountStrict), before: down("mlx5_2"),
 			ids: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"},
 			err: "container main gets no HCA: rdma/hca_shared_devices_ib: 4 HCAs requested, 3 available: mlx5_2: port 1 is DOWN (count: strict)",
+		},
+		{
+			name: "strict rejects more than there are", machine: "h20-4nic", config: count(config.CountStrict),
+			ids: []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_3/1"}, err: "5 HCAs requested, 4 available", never: true,
 		},
 		{
 			name: "all is all, whatever the number and the ports", machine: "h20-4nic", config: count(config.CountAll),
@@ -123,8 +128,8 @@ func TestWhatAContainerGets(t *testing.T) {
 			for range 2 { // It starts again: nothing changes, and nothing is reported.
 				got, err := r.start("a", "main")
 				if tt.err != "" {
-					if err == nil || !strings.Contains(err.Error(), tt.err) {
-						t.Fatalf("error %v, want %q in it", err, tt.err)
+					if err == nil || !strings.Contains(err.Error(), tt.err) || never(err) != tt.never {
+						t.Fatalf("error %v, never %t, want %q in it", err, never(err), tt.err)
 					}
 					continue
 				}

@@ -37,7 +37,7 @@ type scene struct {
 // never reports whether an error means that the node can never give a container that.
 func never(err error) bool {
 	r, is := errors.AsType[*RejectedError](err)
-	return is && r.Never && r.Kind == RejectedFull
+	return is && r.Never
 }
 
 func (s *scene) run(t *testing.T) {
@@ -65,7 +65,7 @@ func (s *scene) run(t *testing.T) {
 		r.nothingOvercommitted()
 		if s.kind != "" || s.reason != "" {
 			if err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(s.reason)) || rejected(err) != s.kind ||
-				s.never != never(err) {
+				(s.never || s.kind == RejectedRequest) != never(err) {
 				t.Errorf("rejected for %s: %v\nwant %s: %s", rejected(err), err, s.kind, s.reason)
 			}
 			if got := r.gpusOf(); got != nil {

@@ -217,8 +217,8 @@ func TestDrainingGPU(t *testing.T) {
 		t.Errorf("GPUs %v, %v", r.gpusOf(), err)
 	}
 	// Its GPU has 40 % left, and no other GPU is available.
-	if err := r.consumer("b", "60/4", 3, 1); err == nil || !strings.Contains(err.Error(), "GPU 3: 40 % of 100 left; needs 60") {
-		t.Errorf("error %v", err)
+	if err := r.consumer("b", "60/4", 3, 1); err == nil || !strings.Contains(err.Error(), "GPU 3: 40 % of 100 left; needs 60") || never(err) {
+		t.Errorf("error %v, never %t: the GPUs come back", err, never(err))
 	}
 }
 

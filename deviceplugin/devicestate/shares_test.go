@@ -89,7 +89,7 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 		t.Fatal("it got a GPU")
 	}
 	_ = r.prepareShares(third) // It is reported once.
-	if got := r.Rejections(); len(got) != 1 || got[0].Pod != "third" || got[0].Kind != allocate.RejectedFull || !got[0].Since.Equal(r.now) {
+	if got := r.Rejections(); len(got) != 1 || got[0].Pod != "third" || got[0].Kind != allocate.RejectedFull || got[0].Never || !got[0].Since.Equal(r.now) {
 		t.Errorf("rejected %+v", got)
 	}
 	if e := r.specs.takeEvents(); len(e) != 1 || !strings.Contains(e[0], "default/third "+wellknown.EventSGPURejected+": container main gets no GPU: ") {
@@ -102,6 +102,10 @@ func TestRejectedUntilThereIsRoom(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int{0}, r.gpusOf("third")); diff != "" || len(r.Rejections()) > 0 {
 		t.Errorf("GPUs (-want +got):\n%srejected %v", diff, r.Rejections())
+	}
+	err := r.prepareShares(r.consumer("fourth", "10/1000", r.slot(1, 2)))
+	if got := r.Rejections(); err == nil || len(got) != 1 || !got[0].Never {
+		t.Errorf("more than a GPU has: %v, rejected %+v", err, got)
 	}
 }
 

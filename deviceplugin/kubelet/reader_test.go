@@ -59,6 +59,14 @@ func TestAClockThatIsSetBack(t *testing.T) {
 	}
 }
 
+// An entry of no pod or container costs no other.
+func TestBadEntry(t *testing.T) {
+	entries, err := parseCheckpoint([]byte(`{"Data":{"PodDeviceEntries":[{"DeviceIDs":{"0":["1"]}},{"PodUID":"u","ContainerName":"c"}]}}`))
+	if err != nil || len(entries) != 1 || entries[0].uid != "u" {
+		t.Errorf("%+v, %v", entries, err)
+	}
+}
+
 func TestCheckpointIsBounded(t *testing.T) {
 	if _, err := readCheckpoint("/dev/zero"); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("a device: %v", err)

@@ -196,6 +196,24 @@ func TestBrokenGPU(t *testing.T) {
 	if diff := cmp.Diff(want, got.GPUs); diff != "" || got.Probes[0].State != machine.ProbeOK {
 		t.Errorf("probe %+v, (-want +got):\n%s", got.Probes[0], diff)
 	}
+	// One that has never answered costs no other.
+	answers = []error{broken, nil, nil}
+	if got := read(t.Context(), NewReader(Source{vendor(), library}, 0)); len(got.GPUs) != 2 || len(got.Skipped) != 1 {
+		t.Errorf("%+v, skipped %v", got.GPUs, got.Skipped)
+	}
+}
+
+// A GPU that was lost early has the product of one with its PCI device number, wherever that is among the others.
+func TestLostGPUsProduct(t *testing.T) {
+	m := &machine.Machine{}
+	for i, device := range []string{"0x2330", "0x2322", "0x2330", "0x2322"} {
+		m.PCI = append(m.PCI, machine.PCIFunction{Address: fmt.Sprint(i), Vendor: "0x10de", Device: device})
+	}
+	found := []machine.GPU{{PCI: "0", Product: "H100"}, {PCI: "1"}, {PCI: "2"}, {PCI: "3", Product: "H800"}}
+	describe(m, found)
+	if found[1].Product != "H800" || found[2].Product != "H100" {
+		t.Errorf("%q and %q", found[1].Product, found[2].Product)
+	}
 }
 
 // A driver that was unloaded fails an old session; the next read opens another.

@@ -19,7 +19,8 @@ func TestCounters(t *testing.T) {
 		// Ethernet has no link_downed that counts; the network device has.
 		"mlx5_1/ports/1/link_layer": "Ethernet", "mlx5_1/ports/1/counters/link_downed": "0",
 		"mlx5_1/ports/1/gid_attrs/ndevs/0": "ens1", "mlx5_1/ports/1/hw_counters/rx_icrc_encapsulated": "3",
-		"mlx5_2/ports/1/link_layer": "InfiniBand", "mlx5_2/ports/1/counters/symbol_error": "N/A (no PMA)",
+		"mlx5_1/ports/0x1/link_layer": "Ethernet",
+		"mlx5_2/ports/1/link_layer":   "InfiniBand", "mlx5_2/ports/1/counters/symbol_error": "N/A (no PMA)",
 	} {
 		tree.Write("sys/class/infiniband/"+name, text)
 	}

@@ -77,9 +77,13 @@ func TestDualPort(t *testing.T) {
 }
 
 func TestBond(t *testing.T) {
-	for _, tt := range []struct{ name, netdev string }{
-		{"GID 0 names the bond", "bond0"},
-		{"GID 0 names the active slave", "ens1f1np1"},
+	for _, tt := range []struct {
+		name, netdev string
+		before       []map[string]string
+	}{
+		{"GID 0 names the bond", "bond0", nil},
+		{"GID 0 names the active slave", "ens1f1np1", nil},
+		{"the second port, after one of InfiniBand", "bond0", []map[string]string{{"link_layer": "InfiniBand"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tree := sysfstest.New(t)
@@ -90,13 +94,13 @@ func TestBond(t *testing.T) {
 			tree.Bond("bond0", "up", "ens1f0np0", "ens1f1np1")
 			tree.RDMA(dir, sysfstest.RDMA{
 				Name: "mlx5_bond_0", UVerbs: 0, UMAD: -1, ISSM: -1, Attributes: map[string]string{"node_type": "1: CA"},
-				Ports: []map[string]string{sysfstest.Ethernet("200 Gb/sec (4X HDR)", tt.netdev)},
+				Ports: append(tt.before, sysfstest.Ethernet("200 Gb/sec (4X HDR)", tt.netdev)),
 			})
 			h := read(t, tree).HCAs[0]
 			if diff := cmp.Diff([]string{"ens1f0np0", "ens1f1np1"}, h.BondSlaves); diff != "" || h.PCI != "0000:3a:00.0" {
 				t.Errorf("on %q, slaves (-want +got):\n%s", h.PCI, diff)
 			}
-			if got := h.Ports[0].Netdevs; len(got) != 1 || got[0].Name != tt.netdev {
+			if got := h.Ports[len(tt.before)].Netdevs; len(got) != 1 || got[0].Name != tt.netdev {
 				t.Errorf("network devices %v", got)
 			}
 		})
@@ -190,6 +194,7 @@ func TestBrokenEntries(t *testing.T) {
 	tree.Link("sys/class/infiniband/gone", "sys/devices/virtual/infiniband/gone")
 	tree.Link("sys/class/infiniband/loop", "sys/class/infiniband/loop")
 	tree.Link("sys/class/infiniband_verbs/loop", "sys/class/infiniband_verbs/loop")
+	tree.Dir("sys/class/infiniband/mlx5_0/ports/0x1")
 	huge := strings.Repeat("x", 1<<20)
 	tree.RDMA("sys/devices/virtual", sysfstest.RDMA{
 		Name: "huge", UVerbs: -1, UMAD: -1, ISSM: -1,
@@ -204,8 +209,11 @@ func TestBrokenEntries(t *testing.T) {
 			t.Errorf("%s: a reason of %d bytes", s.Name, len(s.Reason))
 		}
 	}
-	if diff := cmp.Diff(map[string]int{"gone": 1, "loop": 1, "huge/ports/1": 3}, reasons); diff != "" || len(got.HCAs) != 10 {
+	if diff := cmp.Diff(map[string]int{"gone": 1, "loop": 1, "huge/ports/1": 3, "mlx5_0/ports/0x1": 1}, reasons); diff != "" || len(got.HCAs) != 10 {
 		t.Errorf("%d HCAs, skipped (-want +got):\n%s\n%v", len(got.HCAs), diff, got.Skipped)
+	}
+	if h := got.HCAs[1]; h.Name != "mlx5_0" || len(h.Ports) != 1 {
+		t.Errorf("%s has %d ports beside one without a number", h.Name, len(h.Ports))
 	}
 	b, err := json.Marshal(got.HCAs[0])
 	if err != nil || got.HCAs[0].Name != "huge" || len(b) > 2000 {

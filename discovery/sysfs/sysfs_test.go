@@ -99,7 +99,7 @@ func TestPCIOfInterest(t *testing.T) {
 	add("pci0000:00/0000:00:09.0", "0x0b4000", "0x8086", "0x4940")              // a co-processor
 	add("pci0000:00/0000:00:0a.0", "0x020000", "0x17db", "0x0501")              // Slingshot
 	add("pci10000:00/10000:00:02.0/10000:e1:00.0", "0x020000", "0x8086", "0x1592")
-	tree.Dir("sys/bus/pci/devices/nonsense")
+	tree.Dir("sys/bus/pci/devices/+nonsense")
 	got, skipped, err := New(tree.Sys()).PCI(map[string]bool{"0000:00:06.0": true}, gpu.Vendors{{PCI: gpu.PCI{Vendor: "0x10de", Switches: []string{"0x0680"}}}})
 	var addresses []string
 	for _, f := range got {
@@ -109,7 +109,7 @@ func TestPCIOfInterest(t *testing.T) {
 	if diff := cmp.Diff(want, addresses); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if len(skipped) != 1 || skipped[0].Name != "nonsense" {
+	if len(skipped) != 1 || skipped[0].Name != "+nonsense" {
 		t.Errorf("skipped %v", skipped)
 	}
 	wide := got[len(got)-1]
@@ -150,10 +150,13 @@ func TestNUMA(t *testing.T) {
 	tree.Node(0, "0-71", "10 40 80")
 	tree.Node(1, "", "40 10 80") // A GPU's memory on Grace.
 	tree.Node(10, "x", "")
+	tree.Node(2, "", "80 80 10") // It comes after node10.
+	tree.Write("sys/devices/system/node/has_cpu", "0")
 	tree.Write("sys/devices/system/node/online", "0-1")
 	got, skipped, err := New(tree.Sys()).NUMA()
 	want := []machine.NUMANode{
 		{ID: 0, CPUs: "0-71", Distances: []int{10, 40, 80}}, {ID: 1, Distances: []int{40, 10, 80}},
+		{ID: 2, Distances: []int{80, 80, 10}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)

@@ -78,6 +78,7 @@ func TestPodsPolicy(t *testing.T) {
 		{"another annotation", annotate(wellknown.HAMiAllocation, "[]")},
 		{"another annotation removed", func(w *podWrite) { delete(w.new.Annotations, wellknown.HAMiAllocation) }},
 		{"other fields", func(w *podWrite) { w.new.Labels["app"], w.new.Finalizers = "x", []string{"a/b"} }},
+		{"fields removed", func(w *podWrite) { w.new.Labels, w.new.Spec.SchedulerName, w.new.Status.Phase = nil, "", "" }},
 		{"an image", func(w *podWrite) { w.new.Spec.Containers[0].Image = "evil" }},
 		{"the phase of its life", func(w *podWrite) { w.new.Status.Phase = corev1.PodFailed }},
 		{"a pod of another node", func(w *podWrite) { w.old.Spec.NodeName, w.new.Spec.NodeName = "n2", "n2" }},
@@ -85,6 +86,8 @@ func TestPodsPolicy(t *testing.T) {
 		{"the status", func(w *podWrite) { w.request["subResource"] = "status" }},
 		{"a new pod", func(w *podWrite) { w.request["operation"], w.old = "CREATE", nil }},
 		{"a pod deleted", func(w *podWrite) { w.request["operation"], w.new = "DELETE", nil }},
+		{"a container beside it", func(w *podWrite) { w.request["subResource"] = "ephemeralcontainers" }},
+		{"its size", func(w *podWrite) { w.request["subResource"] = "resize" }},
 	}...))
 }
 
@@ -115,7 +118,7 @@ func TestExportsPolicy(t *testing.T) {
 		return &objectWrite{old: o.DeepCopy(), new: o, request: updating("leaf-a", topoMaster, "n1")}
 	}
 	deleted := func(w *objectWrite) { w.new, w.request["operation"] = nil, "DELETE" }
-	checkPolicy(t, policyOf(t, renderTopo(t), exports), exports, base, []try[metav1.PartialObjectMetadata]{
+	tries := []try[metav1.PartialObjectMetadata]{
 		{"a new one", func(w *objectWrite) { w.old, w.request["operation"] = nil, "CREATE" }},
 		{"a new one without the label", func(w *objectWrite) { w.old, w.new.Labels, w.request["operation"] = nil, nil, "CREATE" }},
 		{"changed", func(*objectWrite) {}},
@@ -125,7 +128,16 @@ func TestExportsPolicy(t *testing.T) {
 			deleted(w)
 			w.old.Labels = map[string]string{export.ManagedByKey: "Helm"}
 		}},
-	})
+	}
+	for _, group := range []string{"kueue.x-k8s.io", "kai.scheduler"} {
+		for _, operation := range []string{"CREATE", "UPDATE", "DELETE"} {
+			tries = append(tries, try[metav1.PartialObjectMetadata]{operation + " of another's Topology of " + group, func(w *objectWrite) {
+				w.resource = metav1.GroupResource{Group: group, Resource: "topologies"}
+				w.old.Labels, w.new.Labels, w.request["operation"] = nil, nil, operation
+			}})
+		}
+	}
+	checkPolicy(t, policyOf(t, renderTopo(t), exports), exports, base, tries)
 }
 
 func TestSchedulerPolicy(t *testing.T) {
@@ -158,6 +170,7 @@ func TestSchedulerPolicy(t *testing.T) {
 		{"failed", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })},
 		{"not ready", pod(func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse })},
 		{"conditions removed", pod(func(p *corev1.Pod) { p.Status.Conditions = nil })},
+		{"an address removed", func(w *podWrite) { w.old.Status.PodIP = "10.0.0.1" }},
 		{"an address", pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" })},
 		{"a label", pod(func(p *corev1.Pod) { p.Labels["app"] = "x" })},
 		{"labels removed", pod(func(p *corev1.Pod) { p.Labels = nil })},
@@ -170,7 +183,9 @@ func TestSchedulerPolicy(t *testing.T) {
 func TestIncompleteSharesPolicy(t *testing.T) {
 	base := func() *podWrite {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "p"}}
-		return &podWrite{new: pod, request: updating("p", devicePlugin, "n1")}
+		w := &podWrite{new: pod, request: updating("p", devicePlugin, "n1")}
+		w.request["operation"] = "CREATE"
+		return w
 	}
 	limits := func(names ...string) corev1.Container {
 		c := corev1.Container{Name: "c"}
@@ -226,6 +241,15 @@ func TestSharesPolicy(t *testing.T) {
 			w.new.Status.Phase = corev1.PodFailed
 		}})
 	}
+	for _, sub := range []string{"status", "binding", "ephemeralcontainers", "resize"} {
+		tries = append(tries, try[corev1.Pod]{"by " + sub, func(w *podWrite) {
+			w.request["subResource"], w.user()["username"], w.new.Annotations[wellknown.SGPUBound] = sub, "alice", "{}"
+		}})
+	}
+	tries = append(tries, try[corev1.Pod]{"by a Binding", func(w *podWrite) {
+		w.request["operation"], w.old, w.resource.Resource = "CREATE", nil, "bindings"
+		w.user()["username"], w.new.Annotations[wellknown.SGPUBound] = "alice", "{}"
+	}})
 	p := policyOf(t, renderDevice(t, "--set", hamiOn, "--set", "admissionPolicy.shareWriters={system:serviceaccount:velero:velero}"), sharesPolicy)
 	checkPolicy(t, p, sharesPolicy, base, tries)
 

@@ -115,6 +115,7 @@ func toNode() []try[corev1.Node] {
 		}},
 		{"cordoned", func(w *nodeWrite) { w.new.Spec.Unschedulable = true }},
 		{"other fields", func(w *nodeWrite) { w.new.Spec.ProviderID, w.new.Finalizers = "", []string{"a/b"} }},
+		{"a finalizer removed", func(w *nodeWrite) { w.old.Finalizers = []string{"a/b"} }},
 		{"the kubelet's condition", status(func(s *corev1.NodeStatus) { s.Conditions[1].Status = corev1.ConditionFalse })},
 		{"the kubelet's condition removed", status(func(s *corev1.NodeStatus) { s.Conditions = s.Conditions[:2] })},
 		{"a second one of the kubelet's condition", condition(corev1.NodeReady)},
@@ -127,7 +128,6 @@ func toNode() []try[corev1.Node] {
 			s.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("9")}
 		})},
 		{"images removed", status(func(s *corev1.NodeStatus) { s.Images = nil })},
-		{"another subresource", func(w *nodeWrite) { w.request["subResource"] = "proxy" }},
 		{"another Node", func(w *nodeWrite) { w.request["name"] = "n2" }},
 		{"a new Node", func(w *nodeWrite) { w.request["operation"], w.old, w.new = "CREATE", nil, &corev1.Node{} }},
 		{"a Node deleted", func(w *nodeWrite) { w.request["operation"], w.old, w.new = "DELETE", &corev1.Node{}, nil }},
@@ -237,6 +237,7 @@ func TestTopoWorkerPolicy(t *testing.T) {
 	}
 	checkPolicy(t, policyOf(t, renderTopo(t), topoWorker), topoWorker, base, append(byToken[v1alpha1.NodeTopology](), []try[v1alpha1.NodeTopology]{
 		{"its own", func(*topologyWrite) {}},
+		{"its first", func(w *topologyWrite) { w.request["operation"], w.old = "CREATE", nil }},
 		{"its heartbeat", func(w *topologyWrite) {
 			w.request["subResource"], w.new.Status.HeartbeatTime = "status", &at
 		}},
@@ -271,6 +272,14 @@ func TestTopoWorkerPolicy(t *testing.T) {
 		{"a heartbeat taken away", func(w *topologyWrite) { w.new.Status.HeartbeatTime = nil }},
 		{"a forged heartbeat", func(w *topologyWrite) { w.new.Status.HeartbeatTime = &metav1.Time{Time: at.AddDate(1, 0, 0)} }},
 		{"the report", func(w *topologyWrite) { delete(w.request, "subResource") }},
+		{"a new report", func(w *topologyWrite) {
+			delete(w.request, "subResource")
+			w.request["operation"], w.old = "CREATE", nil
+		}},
+		{"a report deleted", func(w *topologyWrite) {
+			delete(w.request, "subResource")
+			w.request["operation"], w.new = "DELETE", nil
+		}},
 	})
 }
 

@@ -185,18 +185,18 @@ func (p *Plan) other(group, place, rail int) int {
 func (f *Fabric) odd(n *Node, number int) {
 	a := &n.Spec.Accelerators[0]
 	n.Odd = true
-	switch number / f.Plan.Odd % 5 {
-	case 0:
+	switch kind := number / f.Plan.Odd % 5; {
+	case kind == 0:
 		a.Count--
 		n.Odd = false // Fewer GPUs of the same kind.
-	case 1:
+	case kind == 1:
 		n.Spec.Accelerators = nil
-	case 2:
+	case kind == 2:
 		a.Product = "NVIDIA-H200"
-	case 3:
+	case kind == 3 && len(n.Cables) == f.Plan.Rails*f.Plan.Planes:
 		leaf := n.Spec.Rails[1].Switch // Any of the group is right.
 		n.Spec.Rails = append(n.Spec.Rails, fabricPort(number, f.Plan.Rails, 0, *leaf, 60))
-	case 4:
+	default:
 		a.Product = fmt.Sprintf("NVIDIA-X%d", number)
 	}
 }

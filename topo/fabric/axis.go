@@ -6,15 +6,14 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Axis is along what nodes are grouped. Which GPUs are behind one NVLink switch
-// and which ports behind one leaf are two facts: an NVL72 rack of 18 trays may
-// stand across leaves of 32.
+// Axis is along what nodes are grouped. Which GPUs are behind one NVLink switch and which ports behind one leaf are two
+// facts: an NVL72 rack of 18 trays may stand across leaves of 32.
 type Axis string
 
 // The axes.
 const (
-	// AxisAuto has both as far as they are one tree: the fabric's groups, and in
-	// them the NVLink domains that no group cuts.
+	// AxisAuto has both as far as they are one tree: the fabric's groups, and in them the NVLink domains that no group
+	// cuts.
 	AxisAuto Axis = "auto"
 	// AxisFabric has no NVLink domains.
 	AxisFabric Axis = "fabric"
@@ -61,8 +60,8 @@ func (e *Element) with(children []*Element) *Element {
 	return &out
 }
 
-// domains returns the NVLink domains with the nodes at any level below, and the nodes in none. Of
-// domains with the same nodes, as block and nvlink may both be levels, it takes the first.
+// domains returns the NVLink domains with the nodes at any level below, and the nodes in none. Of domains with the same
+// nodes, as block and nvlink may both be levels, it takes the first.
 func (s *Snapshot) domains() (list []*Element) {
 	in := map[*Element]bool{}
 	for _, e := range All(slices.Concat(s.Crossing, s.Child)) {

@@ -41,9 +41,8 @@ func (g *leafGroup) cut(n int, ids []string) {
 	}
 }
 
-// place is a switch port by the numbers in its name, from the module to the part
-// of a port that is split by a breakout cable: 12 of swp12, 17 and 2 of swp17s2, 1,
-// 5 and 2 of Ethernet1/5/2, 5 and 2 of etp5b.
+// place is a switch port by the numbers in its name, from the module to the part of a port that is split by a breakout
+// cable: 12 of swp12, 17 and 2 of swp17s2, 1, 5 and 2 of Ethernet1/5/2, 5 and 2 of etp5b.
 type place struct {
 	parts []int
 	// split is set if the name itself shows that the last number is a part.
@@ -56,8 +55,7 @@ const (
 	maxNumber = 1 << 15
 )
 
-// placeOf reads a switch port's name. Invalid names are addresses, or have
-// no number or too large ones.
+// placeOf reads a switch port's name. Invalid names are addresses, or have no number or too large ones.
 func placeOf(name string) (at place, ok bool) {
 	numbers := portNumbers.FindAllStringSubmatch(name, maxParts+1)
 	if strings.Count(name, ":") > 1 || len(numbers) > maxParts {
@@ -81,8 +79,8 @@ var portNumbers = regexp.MustCompile(`([:s]?)([0-9]+)([a-h]$)?`)
 
 // numbering describes how one switch numbers the ports in use.
 type numbering struct {
-	// values are the numbers in use by their place in most names, sorted. The first fixed of them, such as
-	// modules, count only if they differ.
+	// values are the numbers in use by their place in most names, sorted. The first fixed of them, such as modules,
+	// count only if they differ.
 	values [][]int
 	fixed  int
 }
@@ -120,8 +118,8 @@ func (n *numbering) align(p place) []int {
 	return p.parts[max(len(p.parts)-len(n.values), 0):]
 }
 
-// index numbers a port from 0, in the order of the switch's ports: the parts of a
-// port that are in use follow each other. Names count from 1, or from 0 if there is a 0.
+// index numbers a port from 0, in the order of the switch's ports: the parts of a port that are in use follow each
+// other. Names count from 1, or from 0 if there is a 0.
 func (n *numbering) index(p place) int {
 	parts := slices.Concat(n.align(p), make([]int, len(n.values)))
 	index, counted := 0, false

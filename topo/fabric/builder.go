@@ -15,12 +15,11 @@ const StaleAfter = 3 * v1alpha1.HeartbeatInterval
 // Node holds the known facts about one node.
 type Node struct {
 	Name string
-	// Ready is whether the Node's condition Ready is True; Since is when that
-	// condition last changed.
+	// Ready is whether the Node's condition Ready is True; Since is when that condition last changed.
 	Ready bool
 	Since time.Time
-	// Names are the values of the node's topology labels: the groups of any
-	// kind that it was in. They keep names stable.
+	// Names are the values of the node's topology labels: the groups of any kind that it was in. They keep names
+	// stable.
 	Names []string
 	// Report is the node's NodeTopology, or nil.
 	Report *Report
@@ -28,10 +27,9 @@ type Node struct {
 	Heartbeat time.Time
 }
 
-// Builder builds the tree. Put, Heartbeat and Remove take what changed, and
-// Snapshot computes the tree again from all reports. It reuses what follows from one
-// report, the check of a leaf group that is as it was, and equal elements. A Builder is
-// for one goroutine, its snapshots are for any.
+// Builder builds the tree. Put, Heartbeat and Remove take what changed, and Snapshot computes the tree again from all
+// reports. It reuses what follows from one report, the check of a leaf group that is as it was, and equal elements. A
+// Builder is for one goroutine, its snapshots are for any.
 type Builder struct {
 	levels []Level
 	// now is the time at which heartbeats are judged.
@@ -49,13 +47,11 @@ type Builder struct {
 	snapshot          *Snapshot
 }
 
-// node has the facts about a node, what follows from them alone, and its place in the last
-// survey and tree.
+// node has the facts about a node, what follows from them alone, and its place in the last survey and tree.
 type node struct {
 	Node
 	links *links
-	// path are the names that its path gives it by level, nil for none; badPath is set if
-	// the path makes no sense.
+	// path are the names that its path gives it by level, nil for none; badPath is set if the path makes no sense.
 	path    []string
 	badPath bool
 	alien   bool // Its NVLink domain is of others.
@@ -79,8 +75,8 @@ type node struct {
 	cause cause
 }
 
-// newPrint returns another number each time: sums of prints are equal if all of them are, and
-// else by chance of one in 2^64.
+// newPrint returns another number each time: sums of prints are equal if all of them are, and else by chance of one in
+// 2^64.
 func newPrint() uint64 { return rand.Uint64() } //nolint:gosec // Not a secret.
 
 // New makes a builder without nodes, of a tree with these levels, top first; see [Preset].
@@ -91,8 +87,7 @@ func New(levels []Level) *Builder {
 	}
 }
 
-// Put adds nodes or replaces all that is known of them; of two with one name
-// the last counts.
+// Put adds nodes or replaces all that is known of them; of two with one name the last counts.
 func (b *Builder) Put(nodes ...Node) {
 	for _, now := range nodes {
 		i, found := find(b.order, now.Name)
@@ -136,8 +131,8 @@ func (b *Builder) Remove(name string) {
 	}
 }
 
-// Snapshot brings the tree up to date and returns it. now decides which
-// heartbeats are too old. Without any change the same snapshot comes back.
+// Snapshot brings the tree up to date and returns it. now decides which heartbeats are too old. Without any change the
+// same snapshot comes back.
 func (b *Builder) Snapshot(now time.Time) *Snapshot {
 	if now.After(b.now) {
 		b.now = now
@@ -176,8 +171,7 @@ func (b *Builder) build() {
 // spare is the number of unused symbols to keep.
 const spare = 1 << 16
 
-// compact numbers all switches again once most numbers may be out of use: false
-// reports cannot fill the memory.
+// compact numbers all switches again once most numbers may be out of use: false reports cannot fill the memory.
 func (b *Builder) compact() {
 	if b.symbols.size() < b.room {
 		return

@@ -21,8 +21,7 @@ const (
 	Missing Fault = "missing"
 	// Duplicate is an HCA with a GUID that another node reports too.
 	Duplicate Fault = "duplicate"
-	// BadPath is a path that contradicts the levels' order or what most
-	// other members of a group report.
+	// BadPath is a path that contradicts the levels' order or what most other members of a group report.
 	BadPath Fault = "path"
 	// Unseen is an active port without a known switch.
 	Unseen Fault = "unseen"
@@ -41,25 +40,22 @@ type Switch struct {
 type Finding struct {
 	Kind Fault  `json:"kind"`
 	Node string `json:"node"`
-	// Group is the leaf group that expects this, by its key: the ID
-	// of its anchor leaf.
+	// Group is the leaf group that expects this, by its key: the ID of its anchor leaf.
 	Group string `json:"group,omitempty"`
-	// HCA and ID are the RDMA device's name and identity, Port its port
-	// number; empty where no device is there.
+	// HCA and ID are the RDMA device's name and identity, Port its port number; empty where no device is there.
 	HCA   string `json:"hca,omitempty"`
 	ID    string `json:"id,omitempty"`
 	Port  int32  `json:"port,omitempty"`
 	Rail  int32  `json:"rail"`
 	Plane int32  `json:"plane,omitempty"`
-	// Expected is empty if the group does not know better; Found is empty if
-	// nothing was found.
+	// Expected is empty if the group does not know better; Found is empty if nothing was found.
 	Expected Switch `json:"expected,omitzero"`
 	Found    Switch `json:"found,omitzero"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
-	// Since is the start of the port's current state, by the node's clock: the time when the link
-	// went down or the cable was misplaced. Zero if the report does not contain it, as for states
-	// older than the worker and for findings without a port.
+	// Since is the start of the port's current state, by the node's clock: the time when the link went down or the
+	// cable was misplaced. Zero if the report does not contain it, as for states older than the worker and for findings
+	// without a port.
 	Since time.Time `json:"since,omitzero"`
 	// Settles is when a Miscabled port makes its node Degraded, zero for at once.
 	Settles time.Time `json:"-"`
@@ -81,8 +77,7 @@ func compareFindings(a, b Finding) int {
 
 func sortFindings(list []Finding) { slices.SortFunc(list, compareFindings) }
 
-// Subject returns the port that a finding is about: "mlx5_3 port 1 (rail 3)"; empty
-// for a finding about no port.
+// Subject returns the port that a finding is about: "mlx5_3 port 1 (rail 3)"; empty for a finding about no port.
 func (f *Finding) Subject() string {
 	rail := fmt.Sprintf("rail %d", f.Rail)
 	if f.Plane > 0 {
@@ -100,8 +95,7 @@ func (f *Finding) Subject() string {
 	}
 }
 
-// Sentence returns the finding as text, without its node: the port, its actual and its expected
-// state.
+// Sentence returns the finding as text, without its node: the port, its actual and its expected state.
 func (f *Finding) Sentence() string {
 	expected := ""
 	if f.Expected != (Switch{}) {

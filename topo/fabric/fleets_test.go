@@ -63,11 +63,12 @@ func faults() []fault {
 	}
 }
 
-// score counts false findings, missed ones, and nodes in a wrong group.
-type score struct{ falsely, missed, moved int }
+// score counts false findings, missed ones, nodes in a wrong group and faults that no evidence shows.
+type score struct{ falsely, missed, moved, open int }
 
-// evaluate compares what the tree shows of a fleet with what the generator knows.
-func evaluate(t *testing.T, f *fabrics.Fabric, labels map[string]string) (s score, example string) {
+// evaluate compares what the tree shows of a fleet with what the generator knows. In a small cluster a fault is found
+// where its port is named, wherever that belongs.
+func evaluate(t *testing.T, f *fabrics.Fabric, labels map[string]string, small bool) (s score, example string) {
 	t.Helper()
 	m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)
 	for _, n := range inputs(f) {
@@ -100,13 +101,27 @@ func evaluate(t *testing.T, f *fabrics.Fabric, labels map[string]string) (s scor
 		if _, ok := truth[unknown]; ok { // Nothing shows where exactly.
 			w = unknown
 		}
+		for known := range truth {
+			where := known.Expected
+			if known.Expected = ""; small && known == unknown {
+				w.Expected = where
+			}
+		}
 		found[w] = true
-		if _, ok := truth[w]; !ok && !hopeless[w.Node] {
+		switch _, ok := truth[w]; {
+		case ok || hopeless[w.Node]:
+		case small && isTaken(f, w.Found):
+			s.open++
+		default:
 			note(&s.falsely, "false: %+v", g)
 		}
 	}
 	for w, sure := range truth {
-		if sure && !found[w] {
+		switch {
+		case !sure || found[w]:
+		case small && isOpen(f, w):
+			s.open++
+		default:
 			note(&s.missed, "missed: %+v", w)
 		}
 	}
@@ -116,10 +131,55 @@ func evaluate(t *testing.T, f *fabrics.Fabric, labels map[string]string) (s scor
 	return s, example
 }
 
-// hopeless are the nodes of which no more cables lead to their group than to
-// another one, and those that may be anywhere.
+// isOpen reports whether no evidence shows a fault of a small cluster:
+//   - of a node without GPUs, of which nothing is expected;
+//   - of a node with a product of its own and at most half of the cables as others have: its kind may be wired so;
+//   - of one of two nodes of a kind: the other one's cable may as well be the wrong one;
+//   - a lost last HCA, if fewer than three nodes of the kind have it: two healthy models report the same.
+func isOpen(f *fabrics.Fabric, w fabrics.Wrong) bool {
+	n, right, alike := f.Find(w.Node), 0, 0
+	for _, c := range n.Cables {
+		right += len(ends(n, c))
+	}
+	for i := range f.Nodes {
+		o := &f.Nodes[i]
+		if o != n && o.Group == n.Group && len(o.Cables) == len(n.Cables) && len(o.Spec.Accelerators) > 0 {
+			alike += len(ends(o, fabrics.Cable{Rail: w.Rail, Plane: w.Plane, Leaf: w.Expected}))
+		}
+	}
+	isAlone := n.Odd && 2*right <= len(n.Cables) || alike < 2 || w.Missing && alike < 3
+	return len(n.Spec.Accelerators) == 0 || !w.Dead && isAlone
+}
+
+// ends returns the node's port that is as a cable says, or none.
+func ends(n *fabrics.Node, c fabrics.Cable) []v1alpha1.Rail {
+	return slices.DeleteFunc(slices.Clone(n.Spec.Rails), func(r v1alpha1.Rail) bool {
+		return r.Rail != c.Rail || r.Plane != c.Plane || r.Switch == nil || r.Switch.ID != c.Leaf
+	})
+}
+
+// isTaken reports whether more of a leaf's cables are wrong than right: nothing shows which are.
+func isTaken(f *fabrics.Fabric, leaf string) bool {
+	wrong, right := 0, 0
+	for _, w := range f.Wrongs() {
+		if w.Found == leaf {
+			wrong++
+		}
+	}
+	for i := range f.Nodes {
+		for _, c := range f.Nodes[i].Cables {
+			if c.Leaf == leaf {
+				right += len(ends(&f.Nodes[i], c))
+			}
+		}
+	}
+	return wrong > right
+}
+
+// hopeless are the nodes of which no more cables lead to their group than to another one, or no more from rails that
+// are on these leaves by plan, and those that may be anywhere.
 func hopeless(f *fabrics.Fabric, labeled bool) map[string]bool {
-	owners := map[string]map[int]bool{}
+	owners, usual := map[string]map[int]bool{}, map[fabrics.Cable]bool{}
 	for _, n := range f.Nodes {
 		if n.Group == fabrics.NoGroup {
 			continue
@@ -128,7 +188,7 @@ func hopeless(f *fabrics.Fabric, labeled bool) map[string]bool {
 			if owners[c.Leaf] == nil {
 				owners[c.Leaf] = map[int]bool{}
 			}
-			owners[c.Leaf][n.Group] = true
+			owners[c.Leaf][n.Group], usual[c] = true, true
 		}
 	}
 	out := map[string]bool{}
@@ -136,12 +196,22 @@ func hopeless(f *fabrics.Fabric, labeled bool) map[string]bool {
 		votes := map[int]int{}
 		for _, r := range n.Spec.Rails {
 			if r.Switch != nil && r.Role == "fabric" {
+				weight := 100
+				if len(n.Cables) < 4 && usual[fabrics.Cable{Rail: r.Rail, Plane: r.Plane, Leaf: r.Switch.ID}] {
+					weight++
+				}
 				for group := range owners[r.Switch.ID] {
-					votes[group]++
+					votes[group] += weight
+				}
+				on := func(p v1alpha1.Rail) bool { return p.Switch != nil && p.Switch.ID == r.Switch.ID }
+				for _, o := range f.Nodes { // A node alone in its group may be of those whose cables are on its leaves.
+					if f.Plan.Sizes[max(n.Group, 0)] == 1 && o.Group != n.Group && slices.ContainsFunc(o.Spec.Rails, on) {
+						votes[o.Group] += weight
+					}
 				}
 			}
 		}
-		if len(n.Cables) > 0 && votes[n.Group] == 0 {
+		if votes[n.Group] == 0 {
 			out[n.Name] = true
 		}
 		for group, v := range votes {
@@ -188,7 +258,7 @@ func misplaced(f *fabrics.Fabric, got map[string]string, unknown map[string]bool
 	return out
 }
 
-// More shapes, with 5 % of all ports wrong.
+// More shapes, with one wrong cable and with 5 % of all ports wrong.
 func TestMoreFleets(t *testing.T) {
 	t.Parallel()
 	faults := faults()
@@ -197,10 +267,13 @@ func TestMoreFleets(t *testing.T) {
 		{name: "two planes", per: 20, plan: fabrics.Plan{Rails: 8, Planes: 2}},
 		{name: "4 rails and storage", per: 20, plan: fabrics.Plan{Rails: 4, Storage: 2}},
 		{name: "all 8 HCAs on one leaf", per: 8, plan: fabrics.Plan{Rails: 8, Rack: true}},
+		{name: "2 HCAs, without labels", per: 16, plan: fabrics.Plan{Rails: 2}},
 	} {
 		t.Run(fl.name, func(t *testing.T) {
 			t.Parallel()
-			fl.score(t, faults[len(faults)-1])
+			for _, fa := range faults[len(faults)-2:] {
+				fl.score(t, fa)
+			}
 		})
 	}
 }
@@ -211,42 +284,52 @@ func TestSmallGroups(t *testing.T) {
 	for seed := range uint64(4) {
 		f := fabrics.New(fabrics.Plan{Sizes: slices.Repeat(fabrics.Irregular(), 31), Rails: 8})
 		f.Damage(rand.New(rand.NewPCG(seed, 1)), 0.05)
-		if s, example := evaluate(t, f, nil); s.moved > 0 {
+		if s, example := evaluate(t, f, nil, true); s.moved > 0 {
 			t.Errorf("seed %d: %d nodes moved: %s", seed, s.moved, example)
 		}
 	}
 }
 
-// Clusters of five and eight nodes of several kinds are too small to find every wrong cable; no right one is reported.
+// In clusters of five, eight and twenty nodes of several kinds no right cable is reported, no node moves, and no fault is
+// missed but those that nothing shows.
 func TestSmallClustersOfSeveralKinds(t *testing.T) {
 	t.Parallel()
-	for _, plan := range []fabrics.Plan{
-		{Rails: 8, Half: 1, Of: 2},
-		{Rails: 8, CPU: 1, Of: 4},
-		{Rails: 8, Half: 1, CPU: 1, Of: 4},
-		{Rails: 8, Odd: 2},
-		{Rails: 8, Odd: 3, Half: 1, Of: 4},
-		{Rails: 8, Odd: 3, PerLeaf: 2},
-		{Rails: 2, Odd: 3},
+	for _, tt := range []struct {
+		name string
+		plan fabrics.Plan
+		open int
+	}{
+		{"all alike", fabrics.Plan{Rails: 8}, 2},
+		{"half with 4 HCAs", fabrics.Plan{Rails: 8, Half: 1, Of: 2}, 22},
+		{"one in four without GPUs", fabrics.Plan{Rails: 8, CPU: 1, Of: 4}, 2},
+		{"one in four with 4 HCAs, one without GPUs", fabrics.Plan{Rails: 8, Half: 1, CPU: 1, Of: 4}, 29},
+		{"every second odd", fabrics.Plan{Rails: 8, Odd: 2}, 2},
+		{"every third odd, one in four with 4 HCAs", fabrics.Plan{Rails: 8, Odd: 3, Half: 1, Of: 4}, 16},
+		{"every third odd, two rails per leaf", fabrics.Plan{Rails: 8, Odd: 3, PerLeaf: 2}, 0},
+		{"every third odd, 2 HCAs", fabrics.Plan{Rails: 2, Odd: 3}, 15},
+		{"2 HCAs", fabrics.Plan{Rails: 2}, 0},
 	} {
-		for _, sizes := range [][]int{{5}, {4, 1}, {8}, {4, 4}} {
-			for _, fa := range faults()[:7] { // One fault each.
-				for seed := range uint64(5) {
-					plan.Sizes = sizes
-					f := fabrics.New(plan)
-					fa.apply(f, rand.New(rand.NewPCG(seed, 3)))
-					wrong := map[string]bool{}
-					for _, w := range f.Wrongs() {
-						wrong[fmt.Sprint(w.Node, w.Rail)] = true
-					}
-					for _, g := range mapOf(fabric.ModeLeaf, f).Snapshot(start).Findings() {
-						if !wrong[fmt.Sprint(g.Node, g.Rail)] {
-							t.Errorf("%s, %+v, seed %d: %+v", fa.name, plan, seed, g)
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			open := 0
+			for _, sizes := range [][]int{{5}, {4, 1}, {8}, {4, 4}, {5, 5, 5, 5}} {
+				tt.plan.Sizes = sizes
+				for _, fa := range faults() {
+					for seed := range uint64(5) {
+						f := fabrics.New(tt.plan)
+						fa.apply(f, rand.New(rand.NewPCG(seed, 3)))
+						s, example := evaluate(t, f, nil, true)
+						if s.falsely+s.missed+s.moved > 0 {
+							t.Errorf("%v, %s, seed %d: %+v: %s", sizes, fa.name, seed, s, example)
 						}
+						open += s.open
 					}
 				}
 			}
-		}
+			if open != tt.open {
+				t.Errorf("nothing shows %d faults, want %d", open, tt.open)
+			}
+		})
 	}
 }
 
@@ -281,8 +364,8 @@ func (fl *fleet) score(t *testing.T, fa fault) {
 				labels = groups(mapOf(fabric.ModeLeaf, f).Snapshot(start))
 			}
 			fa.apply(f, rand.New(rand.NewPCG(uint64(seed), uint64(size.nodes))))
-			s, example := evaluate(t, f, labels)
-			if s.falsely+s.missed+s.moved > 0 {
+			s, example := evaluate(t, f, labels, false)
+			if s != (score{}) {
 				t.Errorf("%s, %d nodes, seed %d: %+v: %s", fa.name, size.nodes, seed, s, example)
 			}
 		}

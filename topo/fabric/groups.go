@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"encoding/binary"
 	"runtime"
 	"slices"
@@ -26,8 +27,8 @@ type link struct{ to, rail int32 }
 type grouping struct {
 	// group is, by ends, the switch that stands for the members' group, 0 without links.
 	group []int32
-	// foreign are the switches, in ascending order, that members of a group are linked
-	// to and that are foreign to the group.
+	// foreign are the switches, in ascending order, that members of a group are linked to and that are foreign to the
+	// group.
 	foreign map[int32][]stray
 	// tied holds, by ends, the groups between which vote 4 cannot decide, the likeliest first. straddles is set if one
 	// member in twenty is tied or has several links in another group: that is a plan, not wrong cables.
@@ -37,12 +38,12 @@ type grouping struct {
 	anchors []int32
 }
 
-// stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles,
-// a rail that its links usually start from, else -1.
+// stray is a switch foreign to a group: the group with the most links there and, in a fleet that straddles, a rail that
+// its links usually start from, else -1.
 type stray struct{ to, group, rail int32 }
 
-// voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines).
-// Members with equal links are one: they vote alike.
+// voting groups members (nodes, or leaf groups) by their links to switches (leaves, or spines). Members with equal
+// links are one: they vote alike.
 type voting struct {
 	// ids are the IDs of the switches; number 0 stands for no switch.
 	ids      []string
@@ -87,11 +88,11 @@ func (v *voting) count(e *ends, n int32) {
 	e.members += n
 	for _, b := range e.bundles.list {
 		s := &v.switches[b.value]
+		links := &s.leading
 		if e.follows {
-			s.following += n * b.n
-		} else {
-			s.leading += n * b.n
+			links = &s.following
 		}
+		*links += n * b.n
 		if s.touched = true; e.members == n {
 			s.list = append(s.list, count[int32]{e.number, b.n})
 		} else if e.members == 0 {
@@ -100,19 +101,23 @@ func (v *voting) count(e *ends, n int32) {
 	}
 }
 
-// vote returns the outcome of all votes. Anchors are not computed again where the last
-// vote had the same members with the same links.
+// vote returns the outcome of all votes. Anchors are not computed again where the last vote had the same members with
+// the same links.
 func (v *voting) vote(last *grouping) *grouping {
 	out := &grouping{anchors: v.anchors(last.anchors)}
-	v.groups(out, v.homes(v.votes(out.anchors)))
+	anchors := slices.Clone(out.anchors)
+	for h, anchor := range out.anchors {
+		if v.counted(int32(h)) <= few {
+			anchors[h] = out.anchors[anchor]
+		}
+	}
+	v.groups(out, v.homes(v.votes(anchors)))
 	v.foreign(out)
 	return out
 }
 
 // counts reports whether links count at a switch in votes 1 and 3.
-func (v *voting) counts(h int32, e *ends) bool {
-	return !e.follows || v.switches[h].leading <= few
-}
+func (v *voting) counts(h int32, e *ends) bool { return !e.follows || v.switches[h].leading <= few }
 
 // counted counts the links at a switch that do.
 func (v *voting) counted(h int32) int32 {
@@ -124,6 +129,15 @@ func (v *voting) counted(h int32) int32 {
 }
 
 func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.ids[b]) }
+
+// precedes reports whether a switch rather than another one is the anchor of a third: the one with more links if that
+// has few, else the lesser.
+func (v *voting) precedes(h, o, of int32) bool {
+	if a, b := v.counted(h), v.counted(o); a != b && v.counted(of) <= few {
+		return a > b
+	}
+	return v.compare(h, o) < 0
+}
 
 // anchors is vote 1: the least switch among each switch and its siblings.
 func (v *voting) anchors(last []int32) []int32 {
@@ -139,7 +153,7 @@ func (v *voting) anchors(last []int32) []int32 {
 			met = v.share(h, shared, met[:0])
 			out[h] = h
 			for _, o := range met {
-				if v.compare(o, out[h]) < 0 && v.siblings(h, o, shared[o]) {
+				if v.precedes(o, out[h], h) && v.siblings(h, o, shared[o]) {
 					out[h] = o
 				}
 				shared[o] = 0
@@ -149,8 +163,8 @@ func (v *voting) anchors(last []int32) []int32 {
 	return out
 }
 
-// forget returns for which of the first n switches the anchor is as in the last vote: all but
-// the touched ones and those with ends in common with one.
+// forget returns for which of the first n switches the anchor is as in the last vote: all but the touched ones and
+// those with ends in common with one.
 func (v *voting) forget(n int) []bool {
 	known := slices.Concat(slices.Repeat([]bool{true}, n), make([]bool, len(v.ids)-n))
 	for h := range v.switches {
@@ -166,8 +180,7 @@ func (v *voting) forget(n int) []bool {
 	return known
 }
 
-// share counts the links that a switch has in common with each other one, and
-// appends these to met.
+// share counts the links that a switch has in common with each other one, and appends these to met.
 func (v *voting) share(h int32, shared, met []int32) []int32 {
 	for _, a := range v.switches[h].list {
 		e := v.ends[a.value]
@@ -190,15 +203,14 @@ func (v *voting) share(h int32, shared, met []int32) []int32 {
 // siblings returns vote 1 for two switches that share this number of links.
 func (v *voting) siblings(h, o, shared int32) bool {
 	most := max(v.counted(h), v.counted(o))
-	return 2*shared > most || shared > few && 8*shared >= most && v.shareClasses(h, o, most)
+	return 2*shared > most || shared >= few && 8*shared >= most && v.shareClasses(h, o, most)
 }
 
 // maxDegree is the number of links from which members are of one class.
 const maxDegree = 32
 
-// shareClasses is the second half of vote 1: over the classes of members, by their
-// numbers of links, that neither switch has four times as many links of as the
-// other. A member with one link is never on both.
+// shareClasses is the second half of vote 1: over the classes of members, by their numbers of links, that neither
+// switch has four times as many links of as the other. A member with one link is never on both.
 func (v *voting) shareClasses(h, o, most int32) bool {
 	var classes [maxDegree + 1]struct{ here, there, both int32 }
 	for _, a := range v.switches[h].list {
@@ -220,11 +232,11 @@ func (v *voting) shareClasses(h, o, most int32) bool {
 			here, there, both = here+c.here, there+c.there, both+c.both
 		}
 	}
-	return both > few && 2*both > max(here, there) && 8*both >= most
+	return both >= few && 2*both > max(here, there) && 8*both >= most
 }
 
-// votes is vote 2: the least anchor among those that most links of a member lead to, or at least three
-// quarters as many: where rails are on leaves of two sizes, a lost link changes nothing.
+// votes is vote 2: the least anchor among those that most links of a member lead to, or at least three quarters as
+// many: where rails are on leaves of two sizes, a lost link changes nothing.
 func (v *voting) votes(anchors []int32) []int32 {
 	out := make([]int32, len(v.ends))
 	parallel(len(out), func(from, to int32) {
@@ -253,8 +265,8 @@ func (v *voting) choice(member int32, of []int32, t *tally[int32]) int32 {
 	return t.most(v.compare)
 }
 
-// homes is vote 3: what most members at a switch voted for, negative if more than half as many
-// voted for another: the switch is between groups.
+// homes is vote 3: what most members at a switch voted for, negative if more than half as many voted for another: the
+// switch is between groups.
 func (v *voting) homes(votes []int32) []int32 {
 	out := make([]int32, len(v.ids))
 	parallel(len(out), func(from, to int32) {
@@ -289,6 +301,7 @@ func (v *voting) groups(out *grouping, home []int32) {
 			}
 		}
 	})
+	v.decide(out.group, home, open)
 	between, members := int32(0), int32(0)
 	for i, e := range v.ends {
 		if open[i] {
@@ -304,6 +317,20 @@ func (v *voting) groups(out *grouping, home []int32) {
 		}
 	}
 	out.straddles = between > few && 20*between >= members
+}
+
+// decide lets each switch between groups stand for the one of most of its links of members that are decided.
+func (v *voting) decide(groups, home []int32, open []bool) {
+	var t tally[int32]
+	for h := range home {
+		t.reset()
+		for _, a := range v.switches[h].list {
+			if home[h] < 0 && !open[a.value] {
+				t.add(groups[a.value], a.n*v.ends[a.value].members)
+			}
+		}
+		home[h] = cmp.Or(-t.most(v.compare), home[h])
+	}
 }
 
 // parallel has the numbers below n worked on by all processors, 64 at least by each.

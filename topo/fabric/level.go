@@ -21,8 +21,8 @@ const (
 	ByLeaf Evidence = "leaf"
 	// ByNVLink: nodes of one NVLink domain.
 	ByNVLink Evidence = "nvlink"
-	// ByBlock: Level.Nodes nodes that go together, by the first known evidence
-	// of: the path, the NVLink domain, neighboring ports of the leaves.
+	// ByBlock: Level.Nodes nodes that go together, by the first known evidence of: the path, the NVLink domain,
+	// neighboring ports of the leaves.
 	ByBlock Evidence = "block"
 )
 
@@ -33,8 +33,7 @@ type Level struct {
 	By   Evidence `json:"by"`
 	// Nodes is the number of nodes in a group, for ByBlock.
 	Nodes int `json:"nodes,omitempty"`
-	// Otherwise makes the level hold only for nodes that no level groups by
-	// path.
+	// Otherwise makes the level hold only for nodes that no level groups by path.
 	Otherwise bool `json:"-"`
 }
 
@@ -51,12 +50,10 @@ const (
 	ModeCustom    Mode = "custom"
 )
 
-// Preset returns the levels of a mode, top first, nil if it has none. nodeNumber is for
-// ModeDragonfly; 0 means 2.
+// Preset returns the levels of a mode, top first, nil if it has none. nodeNumber is for ModeDragonfly; 0 means 2.
 //
-// ModeAuto shows what the reports show: a level without groups does not
-// appear. Nodes with a path are grouped by it, others by spine and leaf, both
-// by NVLink domain.
+// ModeAuto shows what the reports show: a level without groups does not appear. Nodes with a path are grouped by it,
+// others by spine and leaf, both by NVLink domain.
 func Preset(mode Mode, nodeNumber int) []Level {
 	switch mode {
 	case ModeAuto:
@@ -83,10 +80,9 @@ func Preset(mode Mode, nodeNumber int) []Level {
 // MaxLevels is the largest number of levels in a tree.
 const MaxLevels = 8
 
-// pathNames aligns a report's path with the levels: by the kinds that its
-// elements name, else from the bottom. The answer has a name for each level or
-// "", and is nil without any. bad is set if the path contradicts the levels' order, as a
-// cycle does.
+// pathNames aligns a report's path with the levels: by the kinds that its elements name, else from the bottom. The
+// answer has a name for each level or "", and is nil without any. bad is set if the path contradicts the levels' order,
+// as a cycle does.
 func pathNames(levels []Level, path []string) (out []string, bad bool) {
 	if len(path) == 0 {
 		return nil, false

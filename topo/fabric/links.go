@@ -12,8 +12,7 @@ import (
 const (
 	// maxRail and maxPlane bound the numbers that a report can use, maxPorts the ports read from it.
 	maxRail, maxPlane, maxPorts = 128, 16, 128
-	// trusted is the least confidence, in percent, with which a switch counts; 0
-	// means that the source does not grade.
+	// trusted is the least confidence, in percent, with which a switch counts; 0 means that the source does not grade.
 	trusted = 50
 	// ambiguous is the confidence in a switch that is one of several on a cable: it accuses nobody.
 	ambiguous = 60
@@ -27,8 +26,8 @@ type links struct {
 	uplinks []uplink // By the peer's ID.
 }
 
-// port is a rail of role fabric: one port, and the leaf at the other end of its
-// cable, 0 if it is unknown or not trusted.
+// port is a rail of role fabric: one port, and the leaf at the other end of its cable, 0 if it is unknown or not
+// trusted.
 type port struct {
 	*rail
 	// position numbers the rails and planes.
@@ -36,8 +35,7 @@ type port struct {
 	active         bool
 }
 
-// neverUp reports whether the node's reports know neither a link of the port nor
-// when it went down.
+// neverUp reports whether the node's reports know neither a link of the port nor when it went down.
 func (p *port) neverUp() bool { return !p.active && p.far.Value().ID == "" && p.since == 0 }
 
 func comparePorts(a, b port) int {
@@ -136,9 +134,9 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 	}
 	out := s.shapes[string(key)]
 	if out == nil {
-		out = &shape{accelerators: string(key[:text]), positions: positions, dark: make([]int, len(positions))}
+		out = &shape{accelerators: string(key[:text]), positions: positions, last: -1, dark: make([]int, len(positions))}
 		for i, at := range positions {
-			if i == 0 || positions[i-1]/maxPlane != at/maxPlane {
+			if out.last = at; i == 0 || positions[i-1]/maxPlane != at/maxPlane {
 				out.rails++
 			}
 		}
@@ -147,8 +145,8 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 	return out
 }
 
-// enter counts a node and its GUIDs, by 1 or back by -1. Findings name the first sharer of a GUID or,
-// of that one, the second.
+// enter counts a node and its GUIDs, by 1 or back by -1. Findings name the first sharer of a GUID or, of that one, the
+// second.
 func (s *symbols) enter(n *node, by int32) {
 	n.links.shape.enter(n.links.ports, int(by))
 	s.count(n.links.ends, by)
@@ -187,8 +185,8 @@ func find(list []*node, name string) (int, bool) {
 	return slices.BinarySearchFunc(list, name, func(n *node, name string) int { return strings.Compare(n.Name, name) })
 }
 
-// SwitchID brings the spellings of one GUID or MAC address to one:
-// 0x2c5eab0300c26480, 2c5e:ab03:00c2:6480 and 2C:5E:AB:00:64:80 become lower-case hex digits.
+// SwitchID brings the spellings of one GUID or MAC address to one: 0x2c5eab0300c26480, 2c5e:ab03:00c2:6480 and
+// 2C:5E:AB:00:64:80 become lower-case hex digits.
 func SwitchID(id string) string {
 	plain := strings.TrimPrefix(strings.ToLower(id), "0x")
 	if hexadecimal(plain) {

@@ -15,12 +15,10 @@ import (
 
 // naming describes how a domain gets its name; see the package comment.
 type naming struct {
-	// derived is the name that the switch's description or the key gives; isDescribed
-	// is set if it is by a description.
+	// derived is the name that the switch's description or the key gives; isDescribed is set if it is by a description.
 	derived     string
 	isDescribed bool
-	// memory are the names that the members remember, claimed is the one of more than
-	// half of them.
+	// memory are the names that the members remember, claimed is the one of more than half of them.
 	memory  tally[string]
 	claimed string
 	name    string
@@ -68,8 +66,8 @@ func (d *domain) names(level *Level, ids []string) naming {
 		block = strings.TrimSuffix("-"+d.members[0].group.blocks[d.members[0].index], "-")
 	}
 	n.derived, n.isDescribed = title(level.Kind, words.most(strings.Compare), block), true
-	// A name by the switch's ID (a GUID or a MAC address), as the domain had while the description was
-	// unknown, no longer counts.
+	// A name by the switch's ID (a GUID or a MAC address), as the domain had while the description was unknown, no
+	// longer counts.
 	by, _, _ := strings.Cut(strings.TrimPrefix(n.claimed, level.Kind+"-"), "-")
 	if (len(by) == 16 || len(by) == 12) && hexadecimal(by) {
 		n.claimed = ""
@@ -77,8 +75,7 @@ func (d *domain) names(level *Level, ids []string) naming {
 	return n
 }
 
-// remembers reports whether the domain keeps the name that its members
-// remember.
+// remembers reports whether the domain keeps the name that its members remember.
 func (d *domain) remembers() bool { return d.by == keySwitch || d.by == keyBlock }
 
 // remembers returns the name that the node carries for a kind.
@@ -108,8 +105,8 @@ func (d *domain) identity(kind string) string {
 	return wellknown.Value(kind + "-" + id + "-" + hex.EncodeToString(sum[:4]))
 }
 
-// reported returns the names of the domain's switch in the members' reports: by their
-// cables, or of spines by the uplinks.
+// reported returns the names of the domain's switch in the members' reports: by their cables, or of spines by the
+// uplinks.
 func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
 	if g := d.members[0].group; by != BySpine {
 		return g.names[g.leaf]
@@ -133,11 +130,10 @@ func title(kind, word, block string) string {
 	return wellknown.Shorten(word, wellknown.MaxLabel-suffix-len(block)) + block
 }
 
-// word turns a switch's description into a part of a label's value; "" for
-// descriptions that firmware gives to every switch of a model.
+// word turns a switch's description into a part of a label's value; "" for descriptions that firmware gives to every
+// switch of a model.
 func word(description string) string {
-	// NVIDIA's switches: MF0;leaf-1:MQM9700/U1. Of several chips in one box only
-	// the number distinguishes them.
+	// NVIDIA's switches: MF0;leaf-1:MQM9700/U1. Of several chips in one box only the number distinguishes them.
 	if m := managed.FindStringSubmatch(description); m != nil {
 		description = m[1]
 		if chip := m[2]; chip != "" && chip != "/U1" {
@@ -152,8 +148,8 @@ func word(description string) string {
 
 var managed = regexp.MustCompile(`^MF\d+;(.+):[^:/]+(/.*)?$`)
 
-// precedes orders domains by their right to a name: one with that name given, paths before NVLink
-// domains, before one in which most members remember it, before one with a key that gives it.
+// precedes orders domains by their right to a name: one with that name given, paths before NVLink domains, before one
+// in which most members remember it, before one with a key that gives it.
 func (d *domain) precedes(o *domain) int {
 	switch x, y := d.remembers(), o.remembers(); {
 	case x && y:
@@ -166,9 +162,9 @@ func (d *domain) precedes(o *domain) int {
 	return o.compare(d.key)
 }
 
-// assign gives each domain of a level a name of its own: what it remembers, else what its switch is
-// called, else what its key gives. Where several switches have one description and no group had
-// the name before, each gets a suffix, whichever came first.
+// assign gives each domain of a level a name of its own: what it remembers, else what its switch is called, else what
+// its key gives. Where several switches have one description and no group had the name before, each gets a suffix,
+// whichever came first.
 func assign(domains map[key]*domain) {
 	list := slices.SortedFunc(maps.Values(domains), (*domain).precedes)
 	taken, described := map[string]bool{}, map[string]int{}

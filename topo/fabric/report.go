@@ -16,8 +16,8 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Report is a NodeTopology's spec in a fifth of its memory: values that many nodes
-// share are stored once, and the GPUs next to an HCA are dropped. It never changes.
+// Report is a NodeTopology's spec in a fifth of its memory: values that many nodes share are stored once, and the GPUs
+// next to an HCA are dropped. It never changes.
 type Report struct {
 	// Rest is the spec without its rails.
 	Rest  v1alpha1.NodeTopologySpec

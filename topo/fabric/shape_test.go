@@ -40,7 +40,8 @@ func TestShapes(t *testing.T) {
 		{"a model with half of them", [][]fabric.Node{with(30, "a", all...), with(10, "a", all[:4]...)}, true, 0},
 		{"two nodes of such a model", [][]fabric.Node{with(30, "a", all...), with(2, "a", all[:4]...)}, true, 0},
 		{"a model with one less", [][]fabric.Node{with(30, "a", all...), with(20, "b", all[:7]...)}, true, 0},
-		{"two show nothing", [][]fabric.Node{with(2, "a", all...), with(1, "a", all[1:]...)}, true, 0},
+		{"two show nothing", [][]fabric.Node{with(2, "a", all...), with(1, "a", all[:7]...)}, true, 0},
+		{"a gap shows that there was one", [][]fabric.Node{with(2, "a", all...), with(1, "a", 0, 1, 3, 4, 5, 6, 7)}, true, 1},
 		{"without GPUs", [][]fabric.Node{with(30, "a", all...), with(1, "a", all[1:]...)}, false, 0},
 	} {
 		m := newMap(fabric.Preset(fabric.ModeLeaf, 0)...)

@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// shape describes nodes that are cabled alike: products of accelerators, and
-// fabric ports by rail and plane. Equal shapes are one.
+// shape describes nodes that are cabled alike: products of accelerators, and fabric ports by rail and plane. Equal
+// shapes are one.
 type shape struct {
 	accelerators string
-	// positions holds the positions of the ports, sorted, each once; rails counts the rails among
-	// them.
+	// positions holds the positions of the ports, sorted, each once; rails counts the rails among them.
 	positions []int32
 	rails     int
+	// last is the last position, -1 without any. Rails have no gaps: one before it shows that an HCA fell off the bus.
+	last int32
 	// nodes counts the nodes that report the shape, dark by position those that never had a link there.
 	nodes int
 	dark  []int
@@ -27,11 +28,11 @@ type facts struct {
 	unused []bool
 }
 
-// whole is a shape with more HCAs than another one. lost is set if that one has so few nodes that they
-// lost HCAs.
+// whole is a shape with more HCAs than another one. gap is set if all that that one lacks are before its last, lost
+// also if so few nodes have it that they lost HCAs.
 type whole struct {
 	*shape
-	lost bool
+	gap, lost bool
 }
 
 // hasGPUs reports whether nodes of the shape have accelerators.
@@ -53,15 +54,15 @@ func (s *shape) enter(ports []port, by int) {
 	}
 }
 
-// few is the number of nodes that show nothing: of two that contradict each other either
-// may be right. What three nodes have alike is a pattern.
+// few is the number of nodes that show nothing: of two that contradict each other either may be right. What three nodes
+// have alike is a pattern.
 const few = 2
 
 // wholeShapes bounds how many shapes of equal accelerators others are compared with.
 const wholeShapes = 32
 
 // compareShapes finds out what the fleet shows about each shape, and whether that changed.
-func compareShapes(shapes map[string]*shape) (changed bool) {
+func compareShapes(shapes map[string]*shape, nodes []*node, votes *grouping) (changed bool) {
 	byHardware := map[string][]*shape{}
 	for _, s := range shapes {
 		if s.nodes > 0 {
@@ -75,12 +76,12 @@ func compareShapes(shapes map[string]*shape) (changed bool) {
 		for _, s := range list {
 			var f facts
 			for _, o := range list[:min(len(list), wholeShapes)] {
-				if o.nodes > few && s.isPartOf(o) {
-					f.wholes = append(f.wholes, whole{o, isLoss(s.nodes, o.nodes, o.rails-s.rails)})
+				if gap := s.last == o.last; s.isPartOf(o) && (gap || o.nodes > few) {
+					f.wholes = append(f.wholes, whole{o, gap, gap || isLoss(s.nodes, o.nodes, o.rails-s.rails)})
 				}
 			}
-			for _, n := range s.dark {
-				f.unused = append(f.unused, 2*n > s.nodes)
+			for i := range s.dark {
+				f.unused = append(f.unused, s.isDark(i, nodes, votes))
 			}
 			changed = changed || !slices.Equal(s.wholes, f.wholes) || !slices.Equal(s.unused, f.unused)
 			s.facts = f
@@ -89,8 +90,30 @@ func compareShapes(shapes map[string]*shape) (changed bool) {
 	return changed
 }
 
-// isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less
-// than half of them.
+// isDark reports whether most nodes of a shape never had a link at a port, and in more groups most of them than in
+// others: a leaf that was dead from the start is not by plan.
+func (s *shape) isDark(at int, nodes []*node, votes *grouping) bool {
+	groups, more := map[int32]int{}, 0
+	if 2*s.dark[at] <= s.nodes || s.dark[at] == s.nodes {
+		return s.dark[at] == s.nodes
+	}
+	isDark := func(p port) bool { return p.position == s.positions[at] && p.neverUp() }
+	for _, n := range nodes {
+		switch group := votes.group[n.links.ends.number]; {
+		case n.links.shape != s:
+		case slices.ContainsFunc(n.links.ports, isDark):
+			groups[group]++
+		default:
+			groups[group]--
+		}
+	}
+	for _, n := range groups {
+		more += cmp.Compare(n, 0)
+	}
+	return more > 0
+}
+
+// isPartOf reports whether nodes of a shape may be nodes of another one that lost HCAs: one, or less than half of them.
 func (s *shape) isPartOf(o *shape) bool {
 	if !s.hasGPUs() || s.accelerators != o.accelerators ||
 		len(s.positions) >= len(o.positions) || o.rails-s.rails > 1 && 2*s.rails <= o.rails {
@@ -104,8 +127,8 @@ func (s *shape) isPartOf(o *shape) bool {
 	return true
 }
 
-// isLoss reports whether so few nodes lack HCAs that others have that they lost them. One in eight would
-// be a model without one HCA, one in sixteen a model without two.
+// isLoss reports whether so few nodes lack HCAs that others have that they lost them. One in eight would be a model
+// without one HCA, one in sixteen a model without two.
 func isLoss(without, with, lost int) bool {
 	if without <= few {
 		return with > few && with > 2*without

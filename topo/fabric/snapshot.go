@@ -16,20 +16,18 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// Snapshot is the tree at one moment. It never changes; any number of
-// goroutines may read it.
+// Snapshot is the tree at one moment. It never changes; any number of goroutines may read it.
 type Snapshot struct {
 	// Child are the groups and the nodes in no group, sorted by name.
 	Child []*Element
-	// Crossing are the NVLink domains that no group of the fabric holds and that
-	// hold none, sorted by name. Child has their nodes where the fabric has them.
+	// Crossing are the NVLink domains that no group of the fabric holds and that hold none, sorted by name. Child has
+	// their nodes where the fabric has them.
 	Crossing []*Element
 	// Nodes counts all nodes.
 	Nodes Count
 }
 
-// next returns the snapshot after s, nil before the first. It is s itself if nothing
-// is different.
+// next returns the snapshot after s, nil before the first. It is s itself if nothing is different.
 func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	if s != nil && slices.Equal(s.Child, children) && slices.Equal(s.Crossing, crossing) {
 		return s
@@ -41,8 +39,7 @@ func (s *Snapshot) next(children, crossing []*Element) *Snapshot {
 	return out
 }
 
-// ETag returns a strong entity tag: equal for equal bytes, on every replica and
-// whatever came before.
+// ETag returns a strong entity tag: equal for equal bytes, on every replica and whatever came before.
 func (s *Snapshot) ETag() string {
 	h := sha256.New()
 	for _, e := range s.Child {
@@ -51,12 +48,11 @@ func (s *Snapshot) ETag() string {
 	return `"` + hex.EncodeToString(h.Sum(nil)[:16]) + `"`
 }
 
-// Write writes the answer of GET /node_group: the list of top-level elements
-// and a newline.
+// Write writes the answer of GET /node_group: the list of top-level elements and a newline.
 func (s *Snapshot) Write(w io.Writer) error { return WriteElements(w, s.Child) }
 
-// All returns the elements, parents first, with the elements that hold them, top
-// first. The list of holders is good until the next step only.
+// All returns the elements, parents first, with the elements that hold them, top first. The list of holders is good
+// until the next step only.
 func (s *Snapshot) All() iter.Seq2[[]*Element, *Element] { return All(s.Child) }
 
 // All returns elements and all below them as [Snapshot.All] does.
@@ -73,9 +69,8 @@ func descend(list, holders []*Element, yield func([]*Element, *Element) bool) bo
 	return true
 }
 
-// Select returns the elements of that kind and that name, in the tree's order and
-// with all that is below them, and last NVLink domains that cross the tree's
-// groups; "" means any. An element below a selected one is not selected again.
+// Select returns the elements of that kind and that name, in the tree's order and with all that is below them, and last
+// NVLink domains that cross the tree's groups; "" means any. An element below a selected one is not selected again.
 func (s *Snapshot) Select(kind, name string) []*Element {
 	var out []*Element
 	matches := func(e *Element) bool { return (kind == "" || e.Kind == kind) && (name == "" || e.Name == name) }
@@ -130,12 +125,11 @@ func (s *Snapshot) Findings() []Finding {
 // Element is a group or a node of a snapshot. It never changes.
 type Element struct {
 	Name, Kind string
-	// Status is Ready, NotReady or Degraded. A node is NotReady if its Node
-	// is, else Degraded if it has a reason to be. A group is Ready or NotReady
-	// if all its children are, else Degraded.
+	// Status is Ready, NotReady or Degraded. A node is NotReady if its Node is, else Degraded if it has a reason to be.
+	// A group is Ready or NotReady if all its children are, else Degraded.
 	Status string
-	// Key identifies the group: the ID of its anchor switch, an
-	// NVLink domain, the name that its path gave. Empty for nodes.
+	// Key identifies the group: the ID of its anchor switch, an NVLink domain, the name that its path gave. Empty for
+	// nodes.
 	Key string
 	// NVLink is set if the group is an NVLink domain.
 	NVLink bool
@@ -143,8 +137,7 @@ type Element struct {
 	Child []*Element
 	// Nodes counts the nodes at and below the element.
 	Nodes Count
-	// Reasons explain why a node is not Ready, or what the tree cannot know of it, the gravest
-	// first.
+	// Reasons explain why a node is not Ready, or what the tree cannot know of it, the gravest first.
 	Reasons []Reason
 	// Findings are the faults of a node, in their order.
 	Findings []Finding
@@ -184,14 +177,12 @@ const (
 	ReasonStale = "stale"
 	// ReasonClock: the heartbeat is from the future.
 	ReasonClock = "clock"
-	// ReasonSource: a source of the report is silent, and its last good answer
-	// stands. The node is as Ready as before: cables do not move because a
-	// server is silent.
+	// ReasonSource: a source of the report is silent, and its last good answer stands. The node is as Ready as before:
+	// cables do not move because a server is silent.
 	ReasonSource = "source-stale"
 )
 
-// degrades reports whether a node with that reason is not as it should be.
-// The others only explain what the tree shows.
+// degrades reports whether a node with that reason is not as it should be. The others only explain what the tree shows.
 func (r Reason) degrades() bool { return r.Kind != ReasonSource && r.Kind != string(Unseen) }
 
 // Reason explains why a node is not Ready, or what the tree cannot know of it.
@@ -204,14 +195,12 @@ type Reason struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// compareElements orders children: by name; a group and a node of one name
-// are two.
+// compareElements orders children: by name; a group and a node of one name are two.
 func compareElements(a, b *Element) int {
 	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Key, b.Key))
 }
 
-// summarize makes the status of a group: Ready or NotReady if all children are, else
-// Degraded. It counts the nodes.
+// summarize makes the status of a group: Ready or NotReady if all children are, else Degraded. It counts the nodes.
 func (e *Element) summarize() {
 	e.Status, e.Nodes = e.Child[0].Status, Count{}
 	for _, c := range e.Child {

@@ -72,10 +72,11 @@ func (n *node) show(known *symbols, now time.Time) {
 // findings lists all faults of a node.
 func (n *node) findings(known *symbols) []Finding {
 	var out []Finding
-	if n.group == nil {
-		out = n.links.alone(n.Name)
-	} else {
+	if n.group != nil {
 		out = slices.Clip(n.group.findings[n.index]) // Snapshots share it: appending must not write to it.
+	}
+	for i := 0; i < len(n.links.ports) && n.group == nil; i++ {
+		out = append(out, n.links.ports[i].finding(n.Name, known.ids))
 	}
 	cabling := len(out)
 	for i := range n.links.ports {

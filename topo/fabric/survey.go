@@ -24,12 +24,12 @@ type carried struct {
 	name  string
 }
 
-// newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are
-// as they were in the last survey are not checked again.
+// newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are as they were in the last survey
+// are not checked again.
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
 	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
 	s.votes = known.vote(last.votes)
-	if compareShapes(known.shapes) {
+	if compareShapes(known.shapes, nodes, s.votes) {
 		last = &survey{}
 	}
 	s.remember(nodes, levels)
@@ -119,13 +119,12 @@ func (s *survey) last(n *node, tied []int32) int32 {
 	return most
 }
 
-// spinesPerLeaf is the number of spines of one leaf that count: in a fat tree the leaves
-// of a rail share all their spines, so the first few show as much as all.
+// spinesPerLeaf is the number of spines of one leaf that count: in a fat tree the leaves of a rail share all their
+// spines, so the first few show as much as all.
 const spinesPerLeaf = 4
 
-// groupSpines groups the leaf groups by the spines behind the uplinks of their own
-// leaves. A switch where any group expects nodes with GPUs is a leaf, whichever other
-// leaf it has a cable to.
+// groupSpines groups the leaf groups by the spines behind the uplinks of their own leaves. A switch where any group
+// expects nodes with GPUs is a leaf, whichever other leaf it has a cable to.
 func groupSpines(groups map[int32]*leafGroup, peers [][]int32, ids []string) {
 	expected := make([]bool, len(ids))
 	for _, g := range groups {
@@ -155,9 +154,8 @@ func groupSpines(groups map[int32]*leafGroup, peers [][]int32, ids []string) {
 	}
 }
 
-// peers returns the switches behind the uplinks of each leaf, sorted by ID. Of several
-// nodes that report a leaf the first by name counts, and only one that has a cable
-// to that leaf.
+// peers returns the switches behind the uplinks of each leaf, sorted by ID. Of several nodes that report a leaf the
+// first by name counts, and only one that has a cable to that leaf.
 func peers(nodes []*node, switches int) [][]int32 {
 	first, out := make([]*node, switches), make([][]int32, switches)
 	for _, n := range nodes {
@@ -175,10 +173,9 @@ func peers(nodes []*node, switches int) [][]int32 {
 	return out
 }
 
-// UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers
-// that discover their uplinks, by node: a Ready node with an active link to the
-// leaf by that source, the same one as long as it stays fit, and the leaves spread over the
-// nodes. Every replica assigns alike.
+// UplinkDiscovery assigns the leaves that answer over InfiniBand to the workers that discover their uplinks, by node: a
+// Ready node with an active link to the leaf by that source, the same one as long as it stays fit, and the leaves
+// spread over the nodes. Every replica assigns alike.
 func (b *Builder) UplinkDiscovery() map[string][]string {
 	chosen := map[int32]*node{}
 	for _, n := range b.order {
@@ -203,8 +200,7 @@ func (b *Builder) UplinkDiscovery() map[string][]string {
 	return out
 }
 
-// rank orders the candidates of a leaf, by chance that every replica shares
-// (rendezvous hashing).
+// rank orders the candidates of a leaf, by chance that every replica shares (rendezvous hashing).
 func rank(leaf, node string) uint64 {
 	sum := sha256.Sum256([]byte(leaf + "/" + node))
 	return binary.BigEndian.Uint64(sum[:])

@@ -1,6 +1,9 @@
 package fabric
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // tally counts values, one to ten different ones as a rule. The zero value is empty.
 type tally[K comparable] struct{ list []count[K] }
@@ -31,6 +34,9 @@ func (t *tally[K]) count(value K) int32 {
 	}
 	return 0
 }
+
+// compare orders values by how frequent they are.
+func (t *tally[K]) compare(a, b K) int { return cmp.Compare(t.count(a), t.count(b)) }
 
 // most returns the most frequent value, the least of several, and zero without any.
 func (t *tally[K]) most(compare func(a, b K) int) K {

@@ -5,40 +5,26 @@ import (
 	"slices"
 )
 
-// claim counts what a group has of a member: its links there that vote, the links from usual rails, and the number of
-// all links at these switches.
-type claim struct{ group, votes, usual, fill int32 }
-
-// settle returns the groups between which vote 4 cannot decide: first by links from usual rails, then by the
-// number of links at the member's switches, since a wrong cable is one too many.
+// settle returns the groups between which vote 4 cannot decide: first by links from usual rails, then by the number of
+// all links at the member's switches, since a wrong cable is one too many.
 func (v *voting) settle(e *ends, home []int32) (groups []int32) {
-	var all []claim
+	var votes, usual, fill tally[int32]
 	isBetween := !slices.ContainsFunc(e.bundles.list, func(b count[int32]) bool { return home[b.value] > 0 })
 	for _, l := range e.links {
 		group := max(home[l.to], -home[l.to])
-		i := slices.IndexFunc(all, func(c claim) bool { return c.group == group })
-		if i < 0 {
-			i, all = len(all), append(all, claim{group: group})
-		}
-		c := &all[i]
-		c.fill += v.counted(l.to)
-		if isBetween || home[l.to] > 0 {
-			c.votes++
+		if fill.add(group, v.counted(l.to)); isBetween || home[l.to] > 0 {
+			votes.add(group, 1)
 		}
 		if slices.Contains(v.usual(l.to), l.rail) {
-			c.usual++
+			usual.add(group, 1)
 		}
 	}
-	slices.SortFunc(all, func(a, b claim) int {
-		return cmp.Or(cmp.Compare(b.votes, a.votes), cmp.Compare(b.usual, a.usual), cmp.Compare(a.fill, b.fill),
-			v.compare(a.group, b.group))
-	})
-	for _, c := range all {
-		if c.votes == all[0].votes && c.usual == all[0].usual {
-			groups = append(groups, c.group)
-		}
+	evident := func(a, b int32) int { return cmp.Or(votes.compare(b, a), usual.compare(b, a)) }
+	for _, c := range fill.list {
+		groups = append(groups, c.value)
 	}
-	return groups
+	slices.SortFunc(groups, func(a, b int32) int { return cmp.Or(evident(a, b), fill.compare(a, b), v.compare(a, b)) })
+	return slices.DeleteFunc(groups, func(g int32) bool { return evident(groups[0], g) != 0 })
 }
 
 // usual returns the rails that links at a switch usually start from: at least half as many as from any other.

@@ -10,14 +10,13 @@ import (
 type domain struct {
 	key
 	level int
-	// members holds the nodes at any level below, by name; the root holds the nodes without a
-	// domain.
+	// members holds the nodes at any level below, by name; the root holds the nodes without a domain.
 	members  []*node
 	print    uint64 // Of the members.
 	parent   *domain
 	children []*domain
-	// crosses is set for an NVLink domain that has nodes of several groups of
-	// another level, and these have others: neither can hold the other.
+	// crosses is set for an NVLink domain that has nodes of several groups of another level, and these have others:
+	// neither can hold the other.
 	crosses bool
 	naming
 	shown *Element // Nil if nothing is shown.
@@ -110,34 +109,28 @@ type claimed struct {
 	groups   tally[*leafGroup]
 }
 
-// findAliens finds the nodes that report an NVLink domain of others: with another product than most, or
-// alone in a leaf group where another domain has exactly one node too few.
+// findAliens finds the nodes that report an NVLink domain of others: with another product than most, or alone in a leaf
+// group where another domain has exactly one node too few.
 func findAliens(nodes []*node) {
-	domains, inside := map[string]*claimed{}, map[*leafGroup]*tally[string]{}
+	domains, inside := map[string]claimed{}, map[*leafGroup]tally[string]{}
 	for _, n := range nodes {
 		if n.alien = false; n.Report.Rest.NVLinkDomain == "" {
 			continue
 		}
-		d := domains[n.Report.Rest.NVLinkDomain]
-		if d == nil {
-			d = &claimed{}
-			domains[n.Report.Rest.NVLinkDomain] = d
-		}
+		d, in := domains[n.Report.Rest.NVLinkDomain], inside[n.group]
 		d.nodes++
 		d.products.add(n.Report.Product(), 1)
 		d.groups.add(n.group, 1)
-		if inside[n.group] == nil {
-			inside[n.group] = &tally[string]{}
-		}
-		inside[n.group].add(n.Report.Rest.NVLinkDomain, 1)
+		in.add(n.Report.Rest.NVLinkDomain, 1)
+		domains[n.Report.Rest.NVLinkDomain], inside[n.group] = d, in
 	}
 	for _, n := range nodes {
 		domain := n.Report.Rest.NVLinkDomain
-		d := domains[domain]
-		if d == nil || d.nodes <= few {
+		d, in := domains[domain], inside[n.group]
+		if d.nodes <= few {
 			continue
 		}
-		product, other := d.products.most(strings.Compare), inside[n.group].most(strings.Compare)
+		product, other := d.products.most(strings.Compare), in.most(strings.Compare)
 		n.alien = 2*int(d.products.count(product)) > d.nodes && n.Report.Product() != product ||
 			n.group != nil && d.groups.count(n.group) == 1 && other != domain && domains[other].nodes+2 == d.nodes
 	}
@@ -163,9 +156,8 @@ func (n *node) key(levels []Level, level int) key {
 	return key{}
 }
 
-// isCut reports whether the groups of the other levels have only some of the
-// domain's members each, or others besides. A node without a known cable is
-// where the others are.
+// isCut reports whether the groups of the other levels have only some of the domain's members each, or others besides.
+// A node without a known cable is where the others are.
 func (d *domain) isCut() bool {
 	var deepest *node // Of the members the one with the lowest group above.
 	below := map[*domain]int{}
@@ -188,8 +180,7 @@ func (d *domain) isCut() bool {
 	})
 }
 
-// above returns the lowest group of the node above an NVLink domain that is not an
-// NVLink domain.
+// above returns the lowest group of the node above an NVLink domain that is not an NVLink domain.
 func (n *node) above(d *domain) *domain {
 	for _, above := range slices.Backward(n.chain[:d.level]) {
 		if above != nil && !above.isNVLink() {
@@ -209,9 +200,8 @@ func (n *node) lowest() *domain {
 	return nil
 }
 
-// attach gives a domain its parent: the domain that most members are in at the
-// nearest level above at which any is in one. It marks the members with a path that
-// names another one.
+// attach gives a domain its parent: the domain that most members are in at the nearest level above at which any is in
+// one. It marks the members with a path that names another one.
 func (t *tree) attach(d *domain) {
 	if d.crosses {
 		return
@@ -239,8 +229,8 @@ func (t *tree) attach(d *domain) {
 	}
 }
 
-// compose makes the elements of the domains, the lowest first. What the last tree
-// showed and is equal stays the same. It returns what crosses the tree.
+// compose makes the elements of the domains, the lowest first. What the last tree showed and is equal stays the same.
+// It returns what crosses the tree.
 func (t *tree) compose(last *tree) (crossing []*Element) {
 	for i := range slices.Backward(t.levels) {
 		for _, d := range t.domains[i] {
@@ -262,8 +252,7 @@ func (t *tree) find(d *domain) *domain {
 	return &domain{}
 }
 
-// element returns a domain as the tree shows it: the last element if nothing changed,
-// nil if it has no children.
+// element returns a domain as the tree shows it: the last element if nothing changed, nil if it has no children.
 func (t *tree) element(d, last *domain) *Element {
 	t.room = d.shows(t.room[:0])
 	var rails []Rail
@@ -284,8 +273,8 @@ func (t *tree) element(d, last *domain) *Element {
 	return e
 }
 
-// shows appends the elements of the domain's children and of its members without another domain
-// below, sorted. For a domain that crosses others it appends the elements of all members.
+// shows appends the elements of the domain's children and of its members without another domain below, sorted. For a
+// domain that crosses others it appends the elements of all members.
 func (d *domain) shows(out []*Element) []*Element {
 	for _, p := range d.members {
 		if p.home == d || d.crosses {

@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -10,9 +9,13 @@ import (
 // wiring describes the cabling of the members of one shape.
 type wiring struct {
 	*shape
-	// members counts them, rails are by position.
+	// members counts them and those that joined, list are the indices of its own; joined is set if one of these is
+	// checked by another wiring.
 	members int
-	rails   []railPorts
+	list    []int
+	joined  bool
+	// rails are by position.
+	rails []railPorts
 	// most is the largest number of ports of one rail on a leaf.
 	most map[int32]int32
 	// byRail is set if the shape is wired by rail at all, expects if that shows where cables belong.
@@ -27,6 +30,8 @@ type railPorts struct {
 	// leaf is expected, and agree is how many ports are on it; patterns counts the leaves that are right.
 	leaf, agree int32
 	patterns    int
+	// sure is set if two members disagree and other cables show which one is wrong.
+	sure bool
 	// dark counts the members with a port that never had a link.
 	dark int
 	// recent are the newest changes of ports, in seconds since 1970, the newest last.
@@ -61,8 +66,10 @@ func (c *cablingCheck) count() {
 	for _, m := range c.members {
 		c.alike[m.links.shape]++
 	}
-	for _, m := range c.members {
-		c.wiring(m).count(m.links.ports)
+	for n, m := range c.members {
+		w := c.wiring(m)
+		w.list = append(w.list, n)
+		w.count(m.links.ports)
 		for i := range m.links.ports {
 			if p := &m.links.ports[i]; p.leaf != 0 && p.far.Value().Name != "" {
 				names := c.names[p.leaf]
@@ -74,7 +81,7 @@ func (c *cablingCheck) count() {
 	for _, w := range c.shapes {
 		for i := range w.rails {
 			for _, l := range w.rails[i].leaves.list {
-				if w.most[l.value] = max(w.most[l.value], l.n); c.stray(l.value) == nil {
+				if c.stray(l.value) == nil {
 					c.own.add(l.value, l.n)
 				}
 			}
@@ -101,23 +108,27 @@ func (w *wiring) count(ports []port) {
 	}
 }
 
-// fits reports whether a rail is one of those that a shape usually has at a leaf: at least half
-// as many ports as the rail with the most.
+// fits reports whether a rail is one of those that a shape usually has at a leaf: at least half as many ports as the
+// rail with the most.
 func (w *wiring) fits(leaf int32, r *railPorts) bool {
 	return 2*r.leaves.count(leaf) >= w.most[leaf] && w.most[leaf] > 0
 }
 
-// isPattern reports whether enough members have a rail on a leaf to make it right for all of them: three,
-// and one in twelve.
+// isPattern reports whether enough members have a rail on a leaf to make it right for all of them: three, and one in
+// twelve.
 func (w *wiring) isPattern(leaf int32, r *railPorts) bool {
 	n := r.leaves.count(leaf)
 	return n > few && 12*int(n) >= w.members && w.fits(leaf, r)
 }
 
-// expect decides which leaf is right at each rail, and whether the shape is
-// wired by rail.
+// expect decides which leaf is right at each rail, and whether the shape is wired by rail.
 func (c *cablingCheck) expect(w *wiring) {
 	agree, total := int32(0), int32(0)
+	for i := range w.rails {
+		for _, l := range w.rails[i].leaves.list {
+			w.most[l.value] = max(w.most[l.value], l.n)
+		}
+	}
 	for i := range w.rails {
 		r, right := &w.rails[i], int32(0)
 		for _, l := range r.leaves.list {
@@ -133,64 +144,96 @@ func (c *cablingCheck) expect(w *wiring) {
 			}
 		}
 		agree += max(right, r.agree)
-		r.Leaf = c.name(r.leaf)
 		if r.leaf != 0 && w.hasGPUs() {
 			c.expected = append(c.expected, r.leaf)
 		}
+	}
+	if w.members == few {
+		c.decide(w)
 	}
 	w.byRail = 4*agree >= 3*total
 	w.expects = w.hasGPUs() || w.members >= 8 && 8*agree >= 7*total // Of others many must be alike.
 }
 
-// expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If
-// two shapes expect different leaves behind a rail, the first decides.
-func expectations(all []*wiring) []Rail {
-	gpus, rails := slices.ContainsFunc(all, (*wiring).hasGPUs), map[int32]Rail{}
-	for _, w := range slices.Backward(all) {
-		for i := range w.rails {
-			if r := &w.rails[i]; r.leaf != 0 && w.hasGPUs() == gpus {
-				rails[r.position] = r.Rail
+// decide finds the rails on which two members disagree and one has its cable on a leaf with as many other rails of both
+// as any: that one is wrong.
+func (c *cablingCheck) decide(w *wiring) {
+	var both tally[int32]
+	agreed, most := int32(0), int32(0)
+	for i := range w.rails {
+		if r := &w.rails[i]; r.agree == few {
+			both.add(r.leaf, 1)
+			agreed, most = agreed+1, max(most, both.count(r.leaf))
+		}
+	}
+	for i := range w.rails {
+		r := &w.rails[i]
+		for n, l := range r.leaves.list {
+			if agreed > few && r.agree == 1 && len(r.leaves.list) == few && c.stray(l.value) == nil &&
+				both.count(l.value) < most && both.count(r.leaves.list[1-n].value) == most {
+				r.leaf, r.sure = l.value, true
 			}
 		}
 	}
-	var out []Rail
-	for _, at := range slices.Sorted(maps.Keys(rails)) {
-		out = append(out, rails[at])
+}
+
+// expectations returns the expected leaf of each rail, of nodes with GPUs if the group has any. If two shapes expect
+// different leaves behind a rail, the first decides.
+func (c *cablingCheck) expectations(all []*wiring) (out []Rail) {
+	gpus := slices.ContainsFunc(all, (*wiring).hasGPUs)
+	compare := func(r Rail, position int32) int { return cmp.Compare(r.Rail*maxPlane+r.Plane, position) }
+	for _, w := range all {
+		for i := range w.rails {
+			r := &w.rails[i]
+			at, found := slices.BinarySearchFunc(out, r.position, compare)
+			if r.leaf != 0 && w.hasGPUs() == gpus && !found {
+				r.Leaf = c.name(r.leaf)
+				out = slices.Insert(out, at, r.Rail)
+			}
+		}
 	}
 	return out
 }
 
-// like returns the wiring by which a member's cables are checked: of that of its shape and those that
-// most of its cables, at least two, agree with, the one with the most members.
-func (c *cablingCheck) like(m *node, own *wiring) *wiring {
-	for _, w := range c.patterns {
-		agree := 0
-		for _, l := range m.links.ends.links {
-			if w.isPattern(l.to, w.rail(l.rail)) {
-				agree++
+// join finds the wirings by which the members' cables are checked: those of their shapes or, if most of their cables,
+// at least two, agree with those of more nodes with GPUs, of these.
+func (c *cablingCheck) join(all []*wiring) {
+	for n, own := range all {
+		for _, i := range own.list {
+			c.like[i] = own
+			agrees := func(w *wiring) bool { return w.hasGPUs() && !w.joined && w.agrees(c.members[i].links) }
+			if at := slices.IndexFunc(all[:n], agrees); at >= 0 {
+				c.like[i], own.joined = all[at], true
+				all[at].count(c.members[i].links.ports)
 			}
 		}
-		if w == own || w.expects && w.hasGPUs() && agree >= 2 && 2*agree > len(m.links.ends.links) {
-			return w
-		}
 	}
-	return own
 }
 
-// isUnused reports whether a port is one that most like nodes have without a
-// cable, in the group and in the fleet: second ports. A leaf that fails does not suggest
-// that: its ports had links, or those of other groups have. Fewer than three nodes prove nothing, and nothing
-// is expected of a node without GPUs.
+// agrees reports whether most of a node's cables are where at least half as many of a wiring's are as anywhere.
+func (w *wiring) agrees(n *links) bool {
+	agree := 0
+	for _, l := range n.ends.links {
+		r := w.rail(l.rail)
+		if on := r.leaves.count(l.to); on > 0 && 2*on >= r.leaves.count(r.leaves.most(cmp.Compare[int32])) {
+			agree++
+		}
+	}
+	fewer, more := min(w.shape.rails, n.shape.rails), max(w.shape.rails, n.shape.rails)
+	return agree >= few && 2*agree > len(n.ends.links) && 2*fewer > more
+}
+
+// isUnused reports whether a port is one that most like nodes have without a cable, in the group and in the fleet:
+// second ports. A leaf that fails does not suggest that: its ports had links, or those of other groups have. Fewer than
+// three nodes prove nothing, and nothing is expected of a node without GPUs.
 func (w *wiring) isUnused(p *port) bool {
 	at, found := slices.BinarySearch(w.positions, p.position)
 	return p.neverUp() && (!w.hasGPUs() || w.members > few && found && 2*w.rails[at].dark > w.members && w.unused[at])
 }
 
-// missing returns the rails that similar nodes have and this one lacks. A lost HCA
-// shifts the numbers of those behind it where rails are numbered by rank: then
-// the cables of those behind it are on leaves that were not theirs, the last one's
-// leaf among them, the lost rails are the ones with no port left for them, and the
-// others' numbers prove nothing.
+// missing returns the rails that similar nodes have and this one lacks. A lost HCA shifts the numbers of those behind
+// it where rails are numbered by rank: then the cables of those behind it are on leaves that were not theirs, the last
+// one's leaf among them, the lost rails are the ones with no port left for them, and the others' numbers prove nothing.
 func (w *wiring) missing(n *links) (rails []*railPorts, shifted bool) {
 	if n.shape == w.shape || !w.expects {
 		return nil, false

@@ -96,6 +96,10 @@ func TestMergeEnds(t *testing.T) {
 		}}
 	}
 	const ib, static = v1alpha1.SourceIB, v1alpha1.SourceStatic
+	var director Report
+	director.Enter(&Query{Ports: []Port{port}}, static, &Place{Rails: []v1alpha1.Rail{
+		{Switch: &v1alpha1.Switch{ID: "b1", Name: "MF0;director:CS8500/L07/U1"}, SwitchPort: "8"},
+	}}, 80)
 	for _, tt := range []struct {
 		name    string
 		answers []answer
@@ -112,6 +116,10 @@ func TestMergeEnds(t *testing.T) {
 		{
 			name: "a file agrees, spelled otherwise", want: "lldp 02:00:00:00:ee:0a 8 100",
 			answers: []answer{{v1alpha1.SourceLLDP, Report{Links: end("02:00:00:00:ee:0a", "", 100)}}, {static, Report{Links: end("0200.0000.EE0A", "", 80)}}},
+		},
+		{
+			name: "a file agrees, which names the board of a director", want: "ib b83f 8 100",
+			answers: []answer{{ib, Report{Links: end("b83f", "MF0;director:CS8500", 100)}}, {static, director}},
 		},
 		{
 			name: "a file has another value", want: "ib 2c5e 8 70",

@@ -135,12 +135,46 @@ func TestGPUFailures(t *testing.T) {
 	}
 }
 
+// A link or a peer that does not answer is named, and costs no other link.
+func TestBadLinks(t *testing.T) {
+	d := device()
+	state, kind := d.GetNvLinkStateFunc, d.GetNvLinkRemoteDeviceTypeFunc
+	d.GetNvLinkStateFunc = func(link int) (nvml.EnableState, nvml.Return) {
+		switch link {
+		case 0:
+			return 0, nvml.ERROR_UNKNOWN
+		case 1:
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		case 2:
+			return nvml.FEATURE_DISABLED, nvml.SUCCESS
+		}
+		return state(link)
+	}
+	d.GetNvLinkRemoteDeviceTypeFunc = func(link int) (nvml.IntNvLinkDeviceType, nvml.Return) {
+		if link == 3 {
+			return 0, nvml.ERROR_UNKNOWN
+		}
+		return kind(link)
+	}
+	got, err := of(d, "").GPU(0)
+	if len(got.NVLinks) != 1 || got.NVLinks[0].Links != 14 {
+		t.Errorf("%+v, want 14 of 18 links", got.NVLinks)
+	}
+	const want = "links: NVLink 0: ERROR_UNKNOWN, peer of NVLink 3: ERROR_UNKNOWN"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestMIGDevices(t *testing.T) {
 	d := device()
 	d.GetMigModeFunc = func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS }
 	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
 	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
-		if i != 2 {
+		switch i {
+		case 1:
+			return nil, nvml.ERROR_UNKNOWN
+		case 0, 3, 4, 5, 6:
 			return nil, nvml.ERROR_NOT_FOUND
 		}
 		return &mock.Device{
@@ -159,7 +193,7 @@ func TestMIGDevices(t *testing.T) {
 		UUID: "MIG-2", Profile: "3g.40gb", MemoryMiB: 40448, Multiprocessors: 60, GPUSlices: 3, ComputeSlices: 3,
 		CopyEngines: 3, DecoderEngines: 3, JPEGEngines: 3,
 	}}}
-	if diff := cmp.Diff(want, got.MIG); diff != "" || err != nil {
+	if diff := cmp.Diff(want, got.MIG); diff != "" || err == nil || err.Error() != "MIG: MIG device 1: ERROR_UNKNOWN" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }

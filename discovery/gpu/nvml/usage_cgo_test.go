@@ -52,10 +52,10 @@ func TestSamples(t *testing.T) {
 		err           string
 	}{
 		{
-			"two processes, what was reported before, and the buffer's rest", "", answer(nvml.SUCCESS,
+			"what was reported before, two processes, and the buffer's rest", "", answer(nvml.SUCCESS,
+				nvml.ProcessUtilizationSample{Pid: 43, TimeStamp: 100, SmUtil: 1},
 				nvml.ProcessUtilizationSample{Pid: 41, TimeStamp: 150, SmUtil: 60, MemUtil: 3},
-				nvml.ProcessUtilizationSample{Pid: 42, TimeStamp: 151, SmUtil: 4207},
-				nvml.ProcessUtilizationSample{Pid: 43, TimeStamp: 100, SmUtil: 1}, nvml.ProcessUtilizationSample{}),
+				nvml.ProcessUtilizationSample{Pid: 42, TimeStamp: 151, SmUtil: 4207}, nvml.ProcessUtilizationSample{}),
 			[]gpu.Sample{{PID: 41, At: 150, SM: 60}, {PID: 42, At: 151, SM: -1}},
 			"",
 		},

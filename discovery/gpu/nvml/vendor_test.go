@@ -44,6 +44,12 @@ func TestParseVGPU(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
+	other := configuration()
+	copy(other[0x40:], []byte{0x09, other[0x34], 5, 'X', 'X'}) // A vendor's capability with another signature.
+	other[0x34] = 0x40
+	if got, err := parseVGPU(other); err != nil || !cmp.Equal(want, got) {
+		t.Errorf("behind another capability: %v, %v", got, err)
+	}
 	if got, err := parseVGPU(make([]byte, 256)); got != nil || err != nil {
 		t.Errorf("physical GPU: %v, %v", got, err)
 	}

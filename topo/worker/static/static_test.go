@@ -88,12 +88,12 @@ func TestFaults(t *testing.T) {
 // A line of one node that is wrong is named, and costs no other node its place.
 func TestOneBadNode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "topology.yaml")
-	if err := os.WriteFile(file, []byte("version: v1\nnodes:\n  n1: {group: a}\n  n2: {group: b, rails: {x: y}}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("version: v1\ngroups: {c: d}\nnodes:\n  n1: {group: a}\n  n2: {group: b, rails: {x: y}}\n  n3: {group: c}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	q := worker.Query{Node: "n1", Topology: config.Default().Topology}
 	q.Topology.StaticFile = config.AbsolutePath(file)
-	for node, path := range map[string][]string{"n1": {"a"}, "n2": nil} {
+	for node, path := range map[string][]string{"n1": {"a"}, "n2": nil, "n3": {"d", "c"}} {
 		q.Node = node
 		s := New(slog.New(slog.DiscardHandler))
 		for range 2 {
