@@ -16,10 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/machine"
 )
 
 // claimedGPUs is a configuration for claims.
@@ -292,5 +295,103 @@ func TestClaimExamples(t *testing.T) {
 				t.Errorf("GPUs %v", on)
 			}
 		})
+	}
+}
+
+// A fault taints the GPU and its pair, and the pod's status says what is wrong; all of that ends with the fault.
+func TestClaimsHealth(t *testing.T) {
+	r := claimsRig(t)
+	r.claim(t, "sick", exactly("gpu", "gpu.heddle.dev", 1))
+	r.run(t, r.claimant("sick", "sick"))
+	gpus, _ := given(t, r.report(t, "sick", "app"))
+	set := func(state machine.HealthState) {
+		t.Helper()
+		m := r.machine(t)
+		for i := range m.GPUs {
+			if m.GPUs[i].UUID == gpus[0] {
+				m.GPUs[i].Health.State = state
+			}
+		}
+		if err := r.writeMachine(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := r.machine(t)
+	t.Cleanup(func() {
+		if err := r.writeMachine(before); err != nil {
+			t.Error(err)
+		}
+	})
+	tainted := func(want int) {
+		t.Helper()
+		eventually(t, func() string {
+			n := 0
+			for _, d := range r.claimable(t) {
+				if slices.ContainsFunc(d.Taints, func(taint resourcev1.DeviceTaint) bool { return taint.Key == claims.TaintUnhealthy }) {
+					n++
+				}
+			}
+			if n != want {
+				return fmt.Sprintf("%d devices have the taint, want %d", n, want)
+			}
+			return ""
+		})
+	}
+	health := func(want corev1.ResourceHealthStatus) {
+		t.Helper()
+		r.waitPod(t, "sick", func(p *corev1.Pod) string {
+			for _, s := range status(p, "app").AllocatedResourcesStatus {
+				for _, h := range s.Resources {
+					if h.Health == want {
+						return ""
+					}
+				}
+			}
+			return fmt.Sprintf("its status has %+v, want %s", status(p, "app").AllocatedResourcesStatus, want)
+		})
+	}
+	health(corev1.ResourceHealthStatusHealthy)
+	set(machine.Lost)
+	tainted(2)
+	health(corev1.ResourceHealthStatusUnhealthy)
+	r.waitClaimable(t, 7)
+	set(before.GPUs[0].Health.State)
+	tainted(0)
+	health(corev1.ResourceHealthStatusHealthy)
+	r.waitClaimable(t, 8)
+}
+
+// What a claim or its parameters have wrong is said where their owner looks, and nothing is kept.
+func TestClaimsOfBadInput(t *testing.T) {
+	r := claimsRig(t)
+	bad := exactly("share", "sgpu.heddle.dev", 1)
+	bad.Exactly.Capacity = &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
+		claims.CapacityVMemory: resource.MustParse("900Gi"),
+	}}
+	r.claim(t, "large", bad)
+	r.create(t, r.claimant("large", "large"))
+	r.waitEvent(t, "large", "FailedScheduling", "cannot allocate all claims")
+	c := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "typo", Namespace: namespace},
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
+			Requests: []resourcev1.DeviceRequest{exactly("gpu", "gpu.heddle.dev", 1)},
+			Config: []resourcev1.DeviceClaimConfiguration{{DeviceConfiguration: resourcev1.DeviceConfiguration{
+				Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: claims.Driver, Parameters: runtime.RawExtension{
+					Raw: []byte(`{"apiVersion":"` + claims.APIVersion + `","kind":"` + claims.ParametersKind + `","polcy":"x"}`),
+				}},
+			}}},
+		}},
+	}
+	if _, err := r.client.ResourceV1().ResourceClaims(namespace).Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = r.client.ResourceV1().ResourceClaims(namespace).Delete(context.WithoutCancel(t.Context()), "typo", metav1.DeleteOptions{})
+	})
+	r.create(t, r.claimant("typo", "typo"))
+	r.waitEvent(t, "typo", "FailedPrepareDynamicResources", `unknown field "polcy"`)
+	specs, err := filepath.Glob(filepath.Join(r.NodeDir("/var/run/cdi"), "heddle-claim-*.json"))
+	if err != nil || len(specs) != 0 {
+		t.Errorf("specs %v, %v", specs, err)
 	}
 }
