@@ -5,6 +5,7 @@ package claims
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -81,7 +82,7 @@ func ParseParameters(text []byte) (*Parameters, error) {
 	if err := decoder.Decode(p); err != nil {
 		return nil, fmt.Errorf("parameters: %w", err)
 	}
-	if _, err := decoder.Token(); err != io.EOF { //nolint:errorlint // Token returns it as it is.
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("parameters: data after the object")
 	}
 	policies := []config.QoSPolicy{"", config.FixedShare, config.BurstShare, config.BestEffort}

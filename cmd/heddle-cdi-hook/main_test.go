@@ -403,7 +403,11 @@ func TestDevices(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var got struct{ GPUs []struct{ UUID string } }
+			var got struct {
+				GPUs []struct {
+					UUID string `json:"uuid"`
+				} `json:"gpus"`
+			}
 			if err := json.Unmarshal(text, &got); err != nil {
 				t.Fatal(err)
 			}

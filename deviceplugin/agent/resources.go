@@ -181,7 +181,7 @@ func (a *resources) serve(name string, kind cdi.Kind, inv *inventory.Inventory) 
 			unit = resource.Memory
 		}
 		s.resource = resource.NewCounted(unit, inv)
-	case cdi.GPU:
+	default:
 		s.resource = selectedGPUs{resource.NewGPUs(resource.GPUOptions{
 			Options: options, Strategy: a.Strategy, Features: a.Features, Vendors: a.Vendors,
 		}, inv), a.requests}

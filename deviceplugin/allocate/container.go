@@ -105,7 +105,7 @@ func (n *Node) container(c kubelet.Container, held []kubelet.Allocation) (*Resul
 				return nil, fmt.Errorf("container %s has no shares", c.Name)
 			}
 			d.addShares(entries[0])
-		case cdi.RDMA:
+		case cdi.RDMA, cdi.Claim:
 		}
 		d.parts = append(d.parts, part{a, entries})
 	}

@@ -7,6 +7,7 @@
 package claims
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -205,35 +206,45 @@ func (d *Driver) claim(claim *resourceapi.ResourceClaim) (*allocate.Claim, error
 		if r.Driver != api.Driver {
 			continue
 		}
-		if r.Pool != d.NodeName {
-			return nil, fmt.Errorf("request %s: pool %s is not of node %s", r.Request, r.Pool, d.NodeName)
-		}
-		device, known := devices.Find(r.Device)
-		if !known {
-			return nil, fmt.Errorf("request %s: device %s is not on node %s any more, or not allocated by claims",
-				r.Request, r.Device, d.NodeName)
-		}
-		parameters, err := parametersOf(claim, r.Request)
+		own, err := d.device(claim, r, devices, inv)
 		if err != nil {
 			return nil, fmt.Errorf("request %s: %w", r.Request, err)
 		}
-		own := allocate.ClaimDevice{Request: r.Request, Pool: r.Pool, Device: r.Device, GPU: device.GPU, HCA: device.HCA}
-		own.Monitor = r.AdminAccess != nil && *r.AdminAccess
-		if r.ShareID != nil {
-			own.ShareID = string(*r.ShareID)
-		}
-		if device.Type == api.GPU && !own.Monitor {
-			own.Share = shareOf(r, device.GPU, inv)
-		}
-		if own.Share != nil {
-			own.Policy = string(parameters.Policy)
-			if own.Policy == "" {
-				own.Policy = string(inv.Config.SGPU.Defaults.Policy)
-			}
-		}
-		c.Devices = append(c.Devices, own)
+		c.Devices = append(c.Devices, *own)
 	}
 	return c, nil
+}
+
+// device returns one device of a claim.
+func (d *Driver) device(
+	claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, devices *pool.Pool,
+	inv *inventory.Inventory,
+) (*allocate.ClaimDevice, error) {
+	if r.Pool != d.NodeName {
+		return nil, fmt.Errorf("pool %s is not of node %s", r.Pool, d.NodeName)
+	}
+	device, known := devices.Find(r.Device)
+	if !known {
+		return nil, fmt.Errorf("device %s is not on node %s any more, or not allocated by claims", r.Device, d.NodeName)
+	}
+	parameters, err := parametersOf(claim, r.Request)
+	if err != nil {
+		return nil, err
+	}
+	own := &allocate.ClaimDevice{
+		Request: r.Request, Pool: r.Pool, Device: r.Device, GPU: device.GPU, HCA: device.HCA,
+		Monitor: r.AdminAccess != nil && *r.AdminAccess,
+	}
+	if r.ShareID != nil {
+		own.ShareID = string(*r.ShareID)
+	}
+	if device.Type == api.GPU && !own.Monitor {
+		own.Share = shareOf(r, device.GPU, inv)
+	}
+	if own.Share != nil {
+		own.Policy = string(cmp.Or(parameters.Policy, inv.Config.SGPU.Defaults.Policy))
+	}
+	return own, nil
 }
 
 // shareOf returns the part of a GPU that a claim was allocated; nil for all of it.
@@ -299,8 +310,7 @@ func (d *Driver) UnprepareResourceClaims(
 // HandleError implements [kubeletplugin.DRAPlugin]. Nothing about slices is worth the end of the process, which
 // also serves the device plugin: the library tries again.
 func (d *Driver) HandleError(_ context.Context, err error, message string) {
-	var dropped *resourceslice.DroppedFieldsError
-	if errors.As(err, &dropped) {
+	if _, dropped := errors.AsType[*resourceslice.DroppedFieldsError](err); dropped {
 		d.mu.Lock()
 		again := !d.plain
 		d.plain = true

@@ -42,13 +42,7 @@ func (s *State) Held(ctx context.Context) ([]inventory.Held, error) {
 			held = append(held, inventory.Held{Resource: shares, ID: uuid + inventory.ReplicaSeparator, Pod: c.Pod.String()})
 		}
 	}
-	for _, c := range s.claims {
-		for i := range c.Devices {
-			if d := &c.Devices[i]; d.GPU != "" && !d.Monitor {
-				held = append(held, inventory.Held{Resource: claims.Driver, ID: d.GPU, Pod: c.String()})
-			}
-		}
-	}
+	held = append(held, s.claimedLocked()...)
 	live := liveDevices(seen)
 	for _, e := range s.entries {
 		by := ""
@@ -65,6 +59,18 @@ func (s *State) Held(ctx context.Context) ([]inventory.Held, error) {
 		}
 	}
 	return held, nil
+}
+
+// claimedLocked returns the GPUs of claims. The caller holds mu.
+func (s *State) claimedLocked() (held []inventory.Held) {
+	for _, c := range s.claims {
+		for i := range c.Devices {
+			if d := &c.Devices[i]; d.GPU != "" && !d.Monitor {
+				held = append(held, inventory.Held{Resource: claims.Driver, ID: d.GPU, Pod: c.String()})
+			}
+		}
+	}
+	return held
 }
 
 // Holders returns the device IDs of a resource that pods hold; see [State.Held].

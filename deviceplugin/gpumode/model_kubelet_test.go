@@ -116,8 +116,9 @@ func (m *model) resource(mode config.Mode) string {
 		return m.config.Resources.GPU
 	case shared:
 		return m.config.Resources.SGPU
+	default:
+		return claims.Driver
 	}
-	return claims.Driver
 }
 
 // allocate is a call of Allocate as the resources and the device state treat it: they

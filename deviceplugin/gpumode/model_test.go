@@ -19,7 +19,7 @@ import (
 
 const slots = 4
 
-var modes = []config.Mode{native, shared, config.ModeClaims} //nolint:gochecknoglobals // Never changed.
+var modes = []config.Mode{native, shared, config.ModeClaims}
 
 // model is a node in the ways of test/kubelet, in virtual time: lists reach the
 // kubelet late and in order, it chooses a device long before it calls Allocate,

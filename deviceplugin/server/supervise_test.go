@@ -150,7 +150,8 @@ func TestSupervisorInTime(t *testing.T) {
 		{
 			"the options change twice in a moment",
 			[]happening{
-				up(0), {at: hour, do: func(n *node) { n.changed = true }},
+				up(0),
+				{at: hour, do: func(n *node) { n.changed = true }},
 				{at: hour + 10*ms, do: func(n *node) { n.changed = true }},
 			},
 			[]taken{{1, 0}, {1, hour}, {1, hour + 10*ms}},

@@ -55,7 +55,7 @@ func Entry(kind cdi.Kind, resource, id, device string) *allocate.Entry {
 		e.HCAs = []string{device}
 	case cdi.SGPU:
 		e.Shares = []allocation.Share{{UUID: device}}
-	case cdi.GPU:
+	case cdi.GPU, cdi.Claim:
 	}
 	return e
 }

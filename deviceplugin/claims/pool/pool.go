@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
-	"k8s.io/utils/ptr"
 
 	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
@@ -208,7 +207,7 @@ func (b *builder) gpu(at int) []entry {
 		published: resourceapi.Device{
 			Attributes: with(own, claims.AttributeType, text(string(claims.GPU))), Taints: taints,
 			ConsumesCounters:         []resourceapi.DeviceCounterConsumption{b.use(name(claims.GPU, g.UUID), 1)},
-			AllowMultipleAllocations: ptr.To(true), Capacity: capacity(g),
+			AllowMultipleAllocations: new(true), Capacity: capacity(g),
 		},
 	}
 	whole.published.Name = whole.Name
@@ -399,11 +398,11 @@ type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
 const maxValue = resourceapi.DeviceAttributeMaxValueLength
 
 func text(s string) resourceapi.DeviceAttribute {
-	return resourceapi.DeviceAttribute{StringValue: ptr.To(s[:min(len(s), maxValue)])}
+	return resourceapi.DeviceAttribute{StringValue: new(s[:min(len(s), maxValue)])}
 }
 
 func number(n int) resourceapi.DeviceAttribute {
-	return resourceapi.DeviceAttribute{IntValue: ptr.To(int64(n))}
+	return resourceapi.DeviceAttribute{IntValue: new(int64(n))}
 }
 
 // with returns a copy of attributes with one more.

@@ -135,8 +135,12 @@ func (r *rig) claimant(name string, claimNames ...string) *corev1.Pod {
 func given(t *testing.T, seen *report) (gpus, hcas []string) {
 	t.Helper()
 	var file struct {
-		GPUs []struct{ UUID, HCA string }
-		HCAs []struct{ Name string }
+		GPUs []struct {
+			UUID string `json:"uuid"`
+		} `json:"gpus"`
+		HCAs []struct {
+			Name string `json:"name"`
+		} `json:"hcas"`
 	}
 	if err := json.Unmarshal([]byte(seen.Devices), &file); err != nil {
 		t.Fatalf("devices.json: %v in %q", err, seen.Devices)

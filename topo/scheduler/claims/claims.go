@@ -15,12 +15,12 @@ import (
 
 // Free returns how many GPUs each node has free for pods that request one of these resources, if the DeviceClass that
 // stands for the resource is heddle's; nil if no node has such GPUs. A node that is not in it has none.
-func Free(dra framework.SharedDRAManager, gpus []corev1.ResourceName) (map[string]int64, error) {
+func Free(dra framework.SharedDRAManager, gpus []corev1.ResourceName) (free map[string]int64, err error) {
 	if dra == nil || !slices.ContainsFunc(gpus, func(name corev1.ResourceName) bool {
 		class := dra.DeviceClassResolver().GetDeviceClass(name)
 		return class != nil && class.Name == string(claims.GPU)+claims.ClassSuffix
 	}) {
-		return nil, nil
+		return free, nil
 	}
 	published, err := dra.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
@@ -30,13 +30,14 @@ func Free(dra framework.SharedDRAManager, gpus []corev1.ResourceName) (map[strin
 		return s.Spec.Driver != claims.Driver || s.Spec.NodeName == nil
 	})
 	if len(published) == 0 {
-		return nil, nil
+		return free, nil
 	}
 	used, err := allocated(dra)
 	if err != nil {
 		return nil, err
 	}
-	free, taken := map[string]int64{}, map[string]bool{}
+	free = map[string]int64{}
+	taken := map[string]bool{}
 	for _, s := range published {
 		for i := range s.Spec.Devices {
 			if used[device{s.Spec.Pool.Name, s.Spec.Devices[i].Name}] {

@@ -29,6 +29,7 @@ func (m *manager) ResourceClaims() framework.ResourceClaimTracker            { r
 func (m *manager) ResourceSlices() framework.ResourceSliceLister             { return m }
 func (m *manager) DeviceClassResolver() framework.DeviceClassResolver        { return m }
 func (m *manager) GatherAllocatedState() (*structured.AllocatedState, error) { return &m.state, nil }
+
 func (m *manager) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
 	return m.slices, nil
 }
