@@ -130,8 +130,7 @@ func (v *voting) counted(h int32) int32 {
 
 func (v *voting) compare(a, b int32) int { return strings.Compare(v.ids[a], v.ids[b]) }
 
-// precedes reports whether a switch rather than another one is the anchor of a third: the one with more links if that
-// has few, else the lesser.
+// precedes reports whether h rather than o is the anchor: the one with more links if that has few, else the lesser.
 func (v *voting) precedes(h, o, of int32) bool {
 	if a, b := v.counted(h), v.counted(o); a != b && v.counted(of) <= few {
 		return a > b
@@ -323,13 +322,14 @@ func (v *voting) groups(out *grouping, home []int32) {
 func (v *voting) decide(groups, home []int32, open []bool) {
 	var t tally[int32]
 	for h := range home {
-		t.reset()
-		for _, a := range v.switches[h].list {
-			if home[h] < 0 && !open[a.value] {
-				t.add(groups[a.value], a.n*v.ends[a.value].members)
+		if t.reset(); home[h] < 0 {
+			for _, a := range v.switches[h].list {
+				if !open[a.value] {
+					t.add(groups[a.value], a.n*v.ends[a.value].members)
+				}
 			}
+			home[h] = cmp.Or(-t.most(v.compare), home[h])
 		}
-		home[h] = cmp.Or(-t.most(v.compare), home[h])
 	}
 }
 
