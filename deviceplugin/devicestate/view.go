@@ -131,6 +131,7 @@ func newBinding(c kubelet.Container, entries []*allocate.Entry) report.Binding {
 			a.Sharing, a.Enforced = e.Sharing, e.Enforced
 		case cdi.RDMA:
 			a.HCAIDs = append(a.HCAIDs, e.Bound()...)
+		case cdi.Claim: // No entry is of one.
 		}
 		if e.Class != "" && (a.Class == "" || allocate.Farther(e.Class, a.Class)) {
 			a.Class = e.Class

@@ -103,6 +103,7 @@ func (r *Round) Reason(name string) string {
 				faults[r.Inventory.Shared[i].UUID] = reason
 			}
 		}
+	default: // No claim is a resource.
 	}
 	if len(faults) > 0 || some {
 		var parts []string

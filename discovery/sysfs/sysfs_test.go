@@ -155,7 +155,8 @@ func TestNUMA(t *testing.T) {
 	tree.Write("sys/devices/system/node/online", "0-1")
 	got, skipped, err := New(tree.Sys()).NUMA()
 	want := []machine.NUMANode{
-		{ID: 0, CPUs: "0-71", Distances: []int{10, 40, 80}}, {ID: 1, Distances: []int{40, 10, 80}},
+		{ID: 0, CPUs: "0-71", Distances: []int{10, 40, 80}},
+		{ID: 1, Distances: []int{40, 10, 80}},
 		{ID: 2, Distances: []int{80, 80, 10}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
