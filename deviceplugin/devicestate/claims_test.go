@@ -17,6 +17,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 )
 
 // claimRig is a node whose GPUs are in mode claims.
@@ -127,6 +128,14 @@ func TestSharesOfClaims(t *testing.T) {
 	}
 	if _, err := r.PrepareClaim(t.Context(), wants(r, "e", 0)); err == nil || !strings.Contains(err.Error(), "is held by claim default/a") {
 		t.Error(err)
+	}
+	used := wants(r, "used", 1)
+	used.Pods = []kubelet.Pod{{Namespace: "default", Name: "trainer", UID: "uid-trainer"}}
+	if _, err := r.PrepareClaim(t.Context(), used); err != nil {
+		t.Error(err)
+	}
+	if all := r.View().Allocations(); len(all) != 1 || all[0].Claim != "used" || all[0].Pod != "trainer" || !slices.Equal(all[0].GPUs, r.gpuIDs(1)) {
+		t.Errorf("bindings %+v", all)
 	}
 	if limits := r.View().Limits(); len(limits) != 3 {
 		t.Errorf("limits of %d shares", len(limits))

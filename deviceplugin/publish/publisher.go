@@ -124,13 +124,13 @@ func (p *Publisher) ask(ctx context.Context, r *Round) error {
 	return errors.Join(errs...)
 }
 
-// containers lists the containers that hold GPUs. A pod that has ended keeps its checkpoint entry
-// for a while.
+// containers lists the containers and the claims that hold GPUs. A pod that has ended keeps its checkpoint entry
+// for a while, and no claim.
 func (p *Publisher) containers(ctx context.Context) []report.Binding {
 	held, err := p.State.Held(ctx)
 	return slices.DeleteFunc(p.State.View().Allocations(), func(b report.Binding) bool {
 		holds := func(h inventory.Held) bool { return h.Pod == b.Namespace+"/"+b.Pod }
-		return err == nil && !slices.ContainsFunc(held, holds)
+		return err == nil && b.Claim == "" && !slices.ContainsFunc(held, holds)
 	})
 }
 

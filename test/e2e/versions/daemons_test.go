@@ -5,14 +5,22 @@ package versions
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/test/install"
+	"github.com/heddle-dev/heddle/test/kubelet"
 )
 
 // daemons run on a node of a recorded machine, each with a token of its pod, as the
@@ -43,6 +51,70 @@ func (w *world) daemons(installer *install.Installer) {
 	run(w.t, filepath.Join(installer.Dir, "heddle-topo-master"), "--namespace="+namespace, "--listen="+address,
 		"--kubeconfig="+w.kubeconfig(w.t, w.podToken("heddle-topo-master", name)))
 	eventually(w.t, func() string { return ready(w.t, "http://"+address+"/readyz") })
+}
+
+// The first versions with claims, and with counters, shares and taints of devices.
+const firstClaims, firstCounters = "1.34", "1.36"
+
+// claims runs the DRA driver beside a kubelet in memory: it publishes what the API server knows, and its token writes
+// the slices of its own node alone.
+func (w *world) claims(installer *install.Installer, version string) {
+	w.t.Helper()
+	if version < firstClaims {
+		return
+	}
+	const name = "claims"
+	w.node(name, corev1.ResourceList{}, nil)
+	dir, config := kubelet.Dir(w.t), w.t.TempDir()
+	kubelet.Start(w.t, dir)
+	for path, text := range map[string]string{
+		filepath.Join(config, "cluster-config"): "mode: claims\n", filepath.Join(dir, "plugins_registry", "none"): "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	token := w.podToken("heddle-device-plugin", name)
+	run(w.t, filepath.Join(installer.Dir, "heddle-node"), "device-plugin", "--node-name="+name, "--metrics-address=",
+		"--machine="+filepath.Join(installer.Root, "test/machines/dgx-h100.json"), "--kubeconfig="+w.kubeconfig(w.t, token),
+		"--kubelet-dir="+dir, "--claims-dir="+filepath.Join(dir, "plugins", claims.Driver), "--config="+config,
+		"--state-dir="+w.t.TempDir(), "--cdi-dir="+w.t.TempDir(), "--dev-root="+w.t.TempDir())
+	pairs := 0
+	if version >= firstCounters {
+		pairs = 8
+	}
+	eventually(w.t, func() string {
+		list, err := w.client.ResourceV1().ResourceSlices().List(w.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		published := map[claims.Type]int{}
+		for i := range list.Items {
+			for _, d := range list.Items[i].Spec.Devices {
+				if of, _, _ := strings.Cut(d.Name, "-"); list.Items[i].Spec.Driver == claims.Driver {
+					published[claims.Type(of)]++
+				}
+			}
+		}
+		if published[claims.GPU] != 8 || published[claims.Pair] != pairs || published[claims.HCA] == 0 {
+			return fmt.Sprintf("devices are published: %v, want 8 GPUs and %d pairs", published, pairs)
+		}
+		return ""
+	})
+	stolen := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "stolen"}, Spec: resourcev1.ResourceSliceSpec{
+		Driver: claims.Driver, NodeName: new("dgx"), Pool: resourcev1.ResourcePool{Name: "dgx", ResourceSliceCount: 1},
+	}}
+	own, err := clientcmd.BuildConfigFromFlags("", w.kubeconfig(w.t, token))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, err = kubernetes.NewForConfigOrDie(own).ResourceV1().ResourceSlices().Create(w.t.Context(), stolen, metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may write only the ResourceSlices of the node") {
+		w.t.Errorf("a slice of another node: %v", err)
+	}
 }
 
 func ready(t *testing.T, url string) string {

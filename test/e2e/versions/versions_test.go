@@ -91,6 +91,7 @@ func TestVersions(t *testing.T) {
 			w := &world{apiServer: s, t: t, scheduler: filepath.Join(installer.Dir, schedulerName)}
 			w.chart(installer, m.version)
 			w.daemons(installer)
+			w.claims(installer, m.version)
 			w.scene()
 		})
 	}
@@ -111,6 +112,7 @@ func (w *world) chart(installer *install.Installer, version string) {
 	w.apply(w.t, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "`+namespace+`"}}`)
 	text, err := installer.Template(w.t.Context(), "x", "deploy/helm/heddle", "-n", namespace, "--include-crds",
 		"--kube-version", version+".0", "--set", "gpuScheduler.enabled=true,gpuDevice.enabled=true,topoDiscovery.enabled=true",
+		"--set", "gpuDevice.claims.enabled="+strconv.FormatBool(version >= firstClaims),
 		// The scheduler runs on this host, from where the Service has no name.
 		"--set", "gpuScheduler.map.address=http://127.0.0.1:1/node_group")
 	if err != nil {
