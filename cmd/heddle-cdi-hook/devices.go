@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/heddle-dev/heddle/internal/hostfile"
 )
 
 // devicesFile is where a container finds what it was given.
@@ -25,23 +23,19 @@ type devices struct {
 	hcas   []json.RawMessage
 }
 
-// addDevices adds the devices file of one device of a ResourceClaim to the container's. A container may use
-// several requests and several claims: each device has a hook. It then repeats for NCCL which HCAs they are,
+// addDevices adds devices of a ResourceClaim, each as the text of a devices file, to the container's file. A container
+// may use several requests and several claims: each device has a hook. It then repeats for NCCL which HCAs they are,
 // unless the container's environment or its file says so.
-func addDevices(proc string, stdin io.Reader, paths []string) error {
+func addDevices(proc string, stdin io.Reader, texts []string) error {
 	c, err := readContainer(stdin)
 	if err != nil {
 		return err
 	}
 	_, root := c.root(proc)
-	for _, path := range paths {
-		text, err := hostfile.Read(path)
+	for _, text := range texts {
+		own, err := parseDevices([]byte(text))
 		if err != nil {
-			return err
-		}
-		own, err := parseDevices(text)
-		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			return fmt.Errorf("%.100q: %w", text, err)
 		}
 		if err := own.addTo(root, c.Config.Process.Env); err != nil {
 			return fmt.Errorf("/%s: %w", devicesFile, err)

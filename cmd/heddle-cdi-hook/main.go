@@ -19,7 +19,7 @@
 //
 // or adds a device of a ResourceClaim to the container's /etc/heddle/devices.json, and to its /etc/nccl.conf:
 //
-//	heddle-cdi-hook devices /on/the/node/device.json...
+//	heddle-cdi-hook devices '{"gpus":[{"uuid":"GPU-…"}],"hcas":[]}'...
 //
 // Init containers of the chart run it too, in images without a program. There
 // it copies a file of the image to the node:
@@ -44,7 +44,7 @@ import (
 
 func main() {
 	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, dmem REGION=BYTES, " +
-		"devices FILE, env or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
+		"devices JSON, env or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
 	switch command := append(os.Args, "")[1]; command {
 	case "mounts":
 		err = checkMounts("/proc", os.Stdin, os.Args[2:])

@@ -373,7 +373,7 @@ func TestDevices(t *testing.T) {
 		"its own and ours ": {nccl: "NCCL_DEBUG=INFO", gpus: "GPU-a GPU-b", hints: "NCCL_DEBUG=INFO\n# The"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proc, bundle, host := t.TempDir(), t.TempDir(), t.TempDir()
+			proc, bundle := t.TempDir(), t.TempDir()
 			root := filepath.Join(proc, "7", "root", bundle, "rootfs")
 			if err := os.MkdirAll(filepath.Join(root, "etc/heddle"), 0o750); err != nil {
 				t.Fatal(err)
@@ -382,8 +382,7 @@ func TestDevices(t *testing.T) {
 				_ = os.Remove(filepath.Join(root, "etc/heddle"))
 			}
 			for file, text := range map[string]string{
-				filepath.Join(bundle, "config.json"): `{"root": {"path": "rootfs"}, "process": {"env": [` + tt.env + `]}}`,
-				filepath.Join(host, "1.json"):        first, filepath.Join(host, "2.json"): second,
+				filepath.Join(bundle, "config.json"):           `{"root": {"path": "rootfs"}, "process": {"env": [` + tt.env + `]}}`,
 				filepath.Join(root, "etc/heddle/devices.json"): tt.had, filepath.Join(root, "etc/nccl.conf"): tt.nccl,
 			} {
 				if text == "" {
@@ -393,9 +392,9 @@ func TestDevices(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, file := range []string{"1.json", "2.json", "2.json"} {
+			for _, text := range []string{first, second, second} {
 				state := fmt.Sprintf(`{"pid": 7, "bundle": %q}`, bundle)
-				if err := addDevices(proc, strings.NewReader(state), []string{filepath.Join(host, file)}); err != nil {
+				if err := addDevices(proc, strings.NewReader(state), []string{text}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -72,16 +72,22 @@ func (f *Files) WriteSpec(n Name, env, nodes []string, more []*specs.ContainerEd
 }
 
 // WriteClaimSpec writes the spec of a device of a claim: device nodes below /dev and more edits. It has neither
-// an environment nor mounts of its own, since a container may use several devices: the hook adds the devices
-// file, which must be there, to what the container is told of the others.
-func (f *Files) WriteClaimSpec(n Name, hook string, nodes []string, more []*specs.ContainerEdits) error {
+// an environment nor mounts of its own, since a container may use several devices: the hook adds the device to what
+// the container is told of the others.
+func (f *Files) WriteClaimSpec(
+	n Name, hook string, device *Devices, nodes []string, more []*specs.ContainerEdits,
+) error {
 	if hook == "" {
 		return fmt.Errorf("CDI spec of %s: heddle-cdi-hook is missing", n)
+	}
+	text, err := json.Marshal(device)
+	if err != nil {
+		return fmt.Errorf("CDI spec of %s: %w", n, err)
 	}
 	return f.write(n, specs.ContainerEdits{
 		DeviceNodes: f.nodes(nodes),
 		Hooks: []*specs.Hook{{
-			HookName: "createRuntime", Path: hook, Args: []string{filepath.Base(hook), "devices", f.devicesFile(n)},
+			HookName: "createRuntime", Path: hook, Args: []string{filepath.Base(hook), "devices", string(text)},
 		}},
 	}, more)
 }

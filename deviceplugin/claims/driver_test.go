@@ -40,13 +40,13 @@ const (
 // rig is a driver with its sockets, and an API server in memory.
 type rig struct {
 	*Driver
-	t      *testing.T
+	t      testing.TB
 	client *fake.Clientset
 	dra    dra.DRAPluginClient
 	inv    *inventory.Inventory
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	t.Helper()
 	m, c := machines.Load(t, "dgx-h100"), config.Default()
 	c.Mode = config.ModeClaims
@@ -87,13 +87,19 @@ func newRig(t *testing.T) *rig {
 			t.Error(err)
 		}
 	})
-	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "plugin", "dra.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	r.dra = dial(t, filepath.Join(dir, "plugin", "dra.sock"))
+	return r
+}
+
+// dial connects as the kubelet does.
+func dial(t testing.TB, socket string) dra.DRAPluginClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	r.dra = dra.NewDRAPluginClient(conn)
-	return r
+	return dra.NewDRAPluginClient(conn)
 }
 
 // allocated creates a claim with results.

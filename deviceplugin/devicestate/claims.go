@@ -143,7 +143,7 @@ func (s *State) putClaim(c *allocate.Claim) {
 	s.claims[c.UID] = c
 }
 
-// writeClaim brings the files of a claim up to date: what containers will see, then the record, then the specs.
+// writeClaim brings the files of a claim up to date: the record, then the specs.
 func (s *State) writeClaim(ctx context.Context, c *allocate.Claim) (*allocate.Claim, error) {
 	node := allocate.Node{Inventory: s.inventory.Load()}
 	described, nodes := node.ClaimedDevices(c)
@@ -153,21 +153,12 @@ func (s *State) writeClaim(ctx context.Context, c *allocate.Claim) (*allocate.Cl
 	}
 	s.files.RLock()
 	defer s.files.RUnlock()
-	for i := range c.Devices {
-		content, err := described[i].File()
-		if err == nil {
-			err = s.cdi.WriteDevices(c.Devices[i].CDIName(), content)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 	err = s.claimRecords.write(c)
 	if s.problems.Note(problemState, err); err != nil {
 		return nil, err
 	}
 	for i := range c.Devices {
-		err = s.cdi.WriteClaimSpec(c.Devices[i].CDIName(), s.options.Hook, nodes[i], edits[i])
+		err = s.cdi.WriteClaimSpec(c.Devices[i].CDIName(), s.options.Hook, &described[i], nodes[i], edits[i])
 		if s.problems.Note(problemCDI, err); err != nil {
 			return nil, err
 		}

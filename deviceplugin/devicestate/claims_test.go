@@ -64,8 +64,8 @@ func TestClaimLifecycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if files := r.claimFiles(); len(files) != 5 {
-		t.Errorf("files %v, want two specs, a record and two devices files", files)
+	if files := r.claimFiles(); len(files) != 3 {
+		t.Errorf("files %v, want two specs and a record", files)
 	}
 	var same sync.WaitGroup
 	for range 8 { // A kubelet that asks again, or several at once, get the same answer.
@@ -90,7 +90,7 @@ func TestClaimLifecycle(t *testing.T) {
 			t.Errorf("%v, want %q in it", err, what)
 		}
 	}
-	if files := r.claimFiles(); len(files) != 5 {
+	if files := r.claimFiles(); len(files) != 3 {
 		t.Errorf("claims that were refused left %v", files)
 	}
 	for range 2 {

@@ -75,6 +75,7 @@ func parts(stdout io.Writer) []part {
 	return []part{
 		{"packages", packages},
 		{"shares", shares},
+		{"claims", claimed},
 		{"device-plugin", pluginProcess},
 		{"node", nodeDaemons},
 		{"topology", topology},
