@@ -95,6 +95,17 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// A container is found after other pods and after another container of its pod.
+func TestCPUs(t *testing.T) {
+	with := func(name string, cpus ...int64) *podresources.ContainerResources {
+		return &podresources.ContainerResources{Name: name, CpuIds: cpus}
+	}
+	s := NewSnapshot([]*podresources.PodResources{listedPod("a", with("c", 1)), listedPod("b", with("x", 2), with("c", 3, 4))})
+	if diff := cmp.Diff([]int64{3, 4}, s.CPUs(Container{Pod{Namespace: "ns", Name: "b"}, "c"})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // script answers List by a function, and counts.
 type script struct {
 	podresources.PodResourcesListerClient

@@ -243,6 +243,21 @@ func TestUnhealthy(t *testing.T) {
 	}
 }
 
+// A GPU without a render node costs no other its devices.
+func TestGenerateGoesOn(t *testing.T) {
+	b := newBox(t)
+	m := b.read(b.reader())
+	m.GPUs[0].Minor = nil
+	edits, err := b.library().Generate(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The box has no device nodes: each GPU that was reached is missing.
+	if len(edits.Missing) != 3 || !strings.Contains(edits.Missing[m.GPUs[0].UUID], "drm has no render node") {
+		t.Errorf("missing %v", edits.Missing)
+	}
+}
+
 func TestNoDriver(t *testing.T) {
 	b := newBox(t)
 	b.Remove("sys/class/mxcd")
