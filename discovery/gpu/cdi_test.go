@@ -14,16 +14,13 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 )
 
-// maker is a fake library that makes devices for its GPUs.
-type maker struct {
-	*fake
-	ReplayedEdits
-}
-
 // A vendor or a GPU for which no devices can be made costs no other.
 func TestGenerateGoesOn(t *testing.T) {
 	vendors := Vendors{{Name: "A", PCI: PCI{Vendor: "0xa"}}, {Name: "B", PCI: PCI{Vendor: "0xb"}}}
-	maker := maker{&fake{}, ReplayedEdits{Dir: t.TempDir(), Vendors: vendors}}
+	maker := struct {
+		*fake
+		ReplayedEdits
+	}{&fake{}, ReplayedEdits{Dir: t.TempDir(), Vendors: vendors}}
 	second := Source{vendors[1], maker}
 	for _, tt := range []struct {
 		name  string

@@ -206,8 +206,7 @@ func TestBrokenGPU(t *testing.T) {
 // A GPU on the bus that answered, or that the driver never had, hides none after it that was lost.
 func TestLostAfterOthers(t *testing.T) {
 	library := &fake{open: opens(2), gpu: good}
-	v := &Vendor{Name: "ACME", Probe: "nvml", PCI: PCI{Vendor: "0xa", GPUs: []string{"0x03"}}}
-	r := NewReader(Source{v, library}, 0)
+	r := NewReader(Source{&Vendor{Probe: "nvml", PCI: PCI{Vendor: "0xa", GPUs: []string{"0x03"}}}, library}, 0)
 	scan := func(addresses ...string) *machine.Machine {
 		m := &machine.Machine{}
 		for _, a := range addresses {

@@ -212,8 +212,7 @@ func TestParseVPD(t *testing.T) {
 	if !got.SwitchManagement || got.V3 != "" || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	small := []byte{0x0a, 1, 2} // A small resource, of two bytes.
-	if got, err = parseVPD(append(small, vpd("V3", "x")...)); got.V3 != "x" || err != nil {
+	if got, err = parseVPD(append([]byte{0x0a, 1, 2}, vpd("V3", "x")...)); got.V3 != "x" || err != nil {
 		t.Errorf("after a small resource: %+v, %v", got, err)
 	}
 	if _, err := parseVPD([]byte{0x90, 4}); err == nil {
