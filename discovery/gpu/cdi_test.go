@@ -30,7 +30,7 @@ func TestGenerateGoesOn(t *testing.T) {
 	}{
 		{"the first GPU has no vendor", maker, []string{"0xc", "0xb"}, []string{"0", "1"}},
 		{"the first vendor makes none", Sources{{vendors[0], &fake{}}, second}, []string{"0xa", "0xb"}, []string{"1"}},
-		{"the first vendor has no GPU", Sources{{vendors[0], maker}, second}, []string{"0xb", "0xb"}, []string{"0", "1"}},
+		{"the first vendor has none", Sources{{vendors[0], maker}, second}, []string{"0xb", "0xb"}, []string{"0", "1"}},
 	} {
 		m := &machine.Machine{}
 		for i, name := range []string{"0", "1"} {
