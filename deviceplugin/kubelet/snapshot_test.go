@@ -95,6 +95,17 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// A container is found after other pods and after another container of its pod.
+func TestCPUs(t *testing.T) {
+	of := func(name string, cpus ...int64) *podresources.ContainerResources {
+		return &podresources.ContainerResources{Name: name, CpuIds: cpus}
+	}
+	s := NewSnapshot([]*podresources.PodResources{listedPod("a", of("c", 1)), listedPod("b", of("x", 2), of("c", 3))})
+	if diff := cmp.Diff([]int64{3}, s.CPUs(Container{Pod{Namespace: "ns", Name: "b"}, "c"})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // script answers List by a function, and counts.
 type script struct {
 	podresources.PodResourcesListerClient

@@ -203,6 +203,30 @@ func TestBrokenGPU(t *testing.T) {
 	}
 }
 
+// A GPU on the bus that answered, or that the driver never had, hides none after it that was lost.
+func TestLostAfterOthers(t *testing.T) {
+	library := &fake{open: opens(2), gpu: good}
+	r := NewReader(Source{&Vendor{Probe: "nvml", PCI: PCI{Vendor: "0xa", GPUs: []string{"0x03"}}}, library}, 0)
+	scan := func(addresses ...string) *machine.Machine {
+		m := &machine.Machine{}
+		for _, a := range addresses {
+			m.PCI = append(m.PCI, machine.PCIFunction{Address: a, Vendor: "0xa", Class: "0x030200"})
+		}
+		r.Read(t.Context(), m)
+		return m
+	}
+	scan("0000:10:00.0", "0000:11:00.0")
+	library.open = opens(1) // The driver lost the second, and a third came that it does not know.
+	got := scan("0000:10:00.0", "0000:10:01.0", "0000:11:00.0")
+	want := []machine.GPU{
+		mustGood(0, machine.Health{State: machine.Healthy}),
+		mustGood(1, machine.Health{State: machine.Lost, Reason: "on the PCI bus and unknown to the driver"}),
+	}
+	if diff := cmp.Diff(want, got.GPUs); diff != "" || len(got.Skipped) != 1 {
+		t.Errorf("skipped %v, (-want +got):\n%s", got.Skipped, diff)
+	}
+}
+
 // A GPU that was lost early has the product of one with its PCI device number, wherever that is among the others.
 func TestLostGPUsProduct(t *testing.T) {
 	m := &machine.Machine{}

@@ -212,6 +212,9 @@ func TestParseVPD(t *testing.T) {
 	if !got.SwitchManagement || got.V3 != "" || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
+	if got, err = parseVPD(append([]byte{0x0a, 1, 2}, vpd("V3", "x")...)); got.V3 != "x" || err != nil {
+		t.Errorf("after a small resource: %+v, %v", got, err)
+	}
 	if _, err := parseVPD([]byte{0x90, 4}); err == nil {
 		t.Error("a truncated resource returns no error")
 	}

@@ -42,6 +42,14 @@ func TestBadInput(t *testing.T) {
 			"", "unhealthy: RAS counts 2 uncorrectable errors of umc",
 		},
 		{
+			"uncorrectable errors after a block that counts nothing", func(r *rig) {
+				r.Remove(r.pci("ras/gfx_err_count"))
+				r.Link(r.pci("ras/gfx_err_count"), "nothing") // Listed, and absent when it is read.
+				r.Write(r.pci("ras/umc_err_count"), "ue: 2\nce: 9")
+			},
+			"", "unhealthy: RAS counts 2 uncorrectable errors of umc",
+		},
+		{
 			"the firmware hangs", func(r *rig) { r.Write(r.pci("gpu_metrics"), "\xff\xff\xff\xff\xff") },
 			"", "unhealthy: its management firmware does not answer",
 		},

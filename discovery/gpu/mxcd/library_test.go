@@ -243,6 +243,18 @@ func TestUnhealthy(t *testing.T) {
 	}
 }
 
+// A GPU without a render node costs no other its devices.
+func TestGenerateGoesOn(t *testing.T) {
+	b := newBox(t)
+	m := b.read(b.reader())
+	m.GPUs[0].Minor = nil
+	edits, err := b.library().Generate(m)
+	// The box has no device nodes: each GPU that was reached is missing.
+	if err != nil || len(edits.Missing) != 3 || !strings.Contains(edits.Missing[m.GPUs[0].UUID], "has no render node") {
+		t.Errorf("%+v, %v", edits, err)
+	}
+}
+
 func TestNoDriver(t *testing.T) {
 	b := newBox(t)
 	b.Remove("sys/class/mxcd")
