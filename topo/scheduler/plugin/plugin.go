@@ -270,10 +270,14 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 	const annotations = framework.UpdateNodeAnnotation
 	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown
 	const freed = framework.Delete | framework.UpdatePodScaleDown
+	const offered, returned = framework.Add | framework.Update, framework.Update | framework.Delete
 	return []framework.ClusterEventWithHint{
 		{Event: event{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterChange},
 		{Event: event{Resource: framework.Node, ActionType: annotations}, QueueingHintFn: p.afterAnnotation},
 		{Event: event{Resource: framework.AssignedPod, ActionType: freed}, QueueingHintFn: p.afterChange},
+		// A claim keeps its devices for a while after its pod.
+		{Event: event{Resource: framework.ResourceClaim, ActionType: returned}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.ResourceSlice, ActionType: offered}, QueueingHintFn: p.afterChange},
 		{Event: event{Resource: framework.TargetPod, ActionType: self}}, // Without a hint it is always queued.
 	}, nil
 }
