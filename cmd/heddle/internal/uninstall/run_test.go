@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,5 +58,36 @@ func TestRun(t *testing.T) {
 	got := []any{node.Labels, node.Annotations, len(node.Status.Conditions)}
 	if diff := cmp.Diff([]any{map[string]string{"a": "b"}, map[string]string{"x": "y"}, 1}, got); diff != "" {
 		t.Errorf("the Node (-want +got):\n%s", diff)
+	}
+}
+
+// Pods with claims of heddle's driver are named: without the driver they would never end. --force is no way around.
+func TestClaimants(t *testing.T) {
+	claim := func(name, driver string, pods ...string) string {
+		users := make([]string, len(pods))
+		for i, pod := range pods {
+			users[i] = `{"resource":"pods","name":"` + pod + `","uid":"u"}`
+		}
+		return `{"metadata":{"namespace":"ml","name":"` + name + `"},"status":{"allocation":{"devices":{"results":[` +
+			`{"request":"r","driver":"` + driver + `","pool":"n","device":"d"}]}},"reservedFor":[` + strings.Join(users, ",") + `]}}`
+	}
+	list := `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaimList","items":[` + strings.Join([]string{
+		claim("ours", "devices.heddle.dev", "b", "a"), claim("also", "devices.heddle.dev", "a"),
+		claim("theirs", "gpu.nvidia.com", "x"), `{"metadata":{"namespace":"ml","name":"waits"}}`,
+	}, ",") + `]}`
+	for status, want := range map[int][]string{http.StatusOK: {"ml/a", "ml/b"}, http.StatusNotFound: nil, http.StatusForbidden: nil} {
+		u := &uninstall{client: clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(status)
+			if status != http.StatusOK {
+				_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":`+strconv.Itoa(status)+`}`)
+				return
+			}
+			_, _ = io.WriteString(w, list)
+		}))}
+		got, err := u.claimants(t.Context())
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("status %d: %v (-want +got):\n%s", status, err, diff)
+		}
 	}
 }
