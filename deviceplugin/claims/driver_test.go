@@ -46,14 +46,14 @@ type rig struct {
 	inv    *inventory.Inventory
 }
 
-func newRig(t testing.TB) *rig {
-	t.Helper()
-	m, c := machines.Load(t, "dgx-h100"), config.Default()
+func newRig(tb testing.TB) *rig {
+	tb.Helper()
+	m, c := machines.Load(tb, "dgx-h100"), config.Default()
 	c.Mode = config.ModeClaims
 	inv := inventorytest.Configured(m, &c)
-	dir := t.TempDir()
+	dir := tb.TempDir()
 	log := slog.New(slog.DiscardHandler)
-	r := &rig{t: t, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "uid-node"}}), inv: inv}
+	r := &rig{t: tb, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "uid-node"}}), inv: inv}
 	// The API server in memory does not complete names.
 	r.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if s, ok := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice); ok && s.Name == "" {
@@ -75,30 +75,30 @@ func newRig(t testing.TB) *rig {
 		},
 	})
 	if err := os.MkdirAll(filepath.Join(dir, "plugins_registry"), 0o750); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	r.Update(inv)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
-	r.dra = dial(t, filepath.Join(dir, "plugin", "dra.sock"))
+	r.dra = dial(tb, filepath.Join(dir, "plugin", "dra.sock"))
 	return r
 }
 
 // dial connects as the kubelet does.
-func dial(t testing.TB, socket string) dra.DRAPluginClient {
-	t.Helper()
+func dial(tb testing.TB, socket string) dra.DRAPluginClient {
+	tb.Helper()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
+	tb.Cleanup(func() { _ = conn.Close() })
 	return dra.NewDRAPluginClient(conn)
 }
 
