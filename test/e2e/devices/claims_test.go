@@ -32,7 +32,7 @@ const claimedGPUs = quickHealth + "mode: claims\n"
 func claimClasses() string {
 	var all strings.Builder
 	for class, device := range map[string]claims.Type{
-		"gpu": claims.GPU, "gpu-hca": claims.Pair, "hca": claims.HCA, "sgpu": claims.GPU,
+		"gpu": claims.GPU, "gpu-hca": claims.Pair, "hca": claims.HCA, "sgpu": claims.GPU, "mig": claims.MIG,
 	} {
 		fmt.Fprintf(&all, "---\napiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: %s.heddle.dev}\nspec:\n"+
 			"  selectors:\n  - cel: {expression: \"device.driver == '%s' && device.attributes['%[2]s'].type == '%s'\"}\n",
@@ -248,7 +248,7 @@ func TestClaimsAndBack(t *testing.T) {
 func TestClaimExamples(t *testing.T) {
 	r := claimsRig(t)
 	image := regexp.MustCompile(`image: busybox:[^\n]*\n *command: [^\n]*`)
-	for file, want := range map[string]int{"gpu": 1, "pairs": 4, "share": 1, "old-manifest": 2, "tolerate": 1} {
+	for file, want := range map[string]int{"gpu": 1, "pairs": 4, "share": 1, "two-shares": 2, "first-available": 1, "old-manifest": 2, "tolerate": 1} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy/examples/claims", file+".yaml"))
 			if err != nil {
