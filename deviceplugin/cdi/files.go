@@ -92,6 +92,12 @@ func (f *Files) WriteClaimSpec(
 	}, more)
 }
 
+// HasSpec reports whether the spec of a name is in the directory.
+func (f *Files) HasSpec(n Name) bool {
+	_, err := os.Stat(filepath.Join(f.SpecDir, specFile(n)))
+	return err == nil
+}
+
 func (f *Files) devicesFile(n Name) string { return filepath.Join(f.DeviceDir, n.Device+jsonSuffix) }
 
 // nodes returns device nodes below /dev.

@@ -99,11 +99,18 @@ func (d *Driver) Run(ctx context.Context) error {
 		return nil
 	case <-d.due:
 	}
-	_ = d.State.RestoreClaims(ctx) // The state reports it; each claim is tried again when a pod needs it.
+	_ = d.State.RestoreClaims(ctx, true) // The state reports it, and it is tried again below.
+	// The device plugin serves on while the driver cannot.
 	helper, err := d.start(ctx)
-	if err != nil {
-		return fmt.Errorf("start the DRA driver: %w", err)
+	for ; err != nil; helper, err = d.start(ctx) {
+		d.faults.Note(faultStart, fmt.Errorf("start the DRA driver: %w", err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(startEvery):
+		}
 	}
+	d.faults.Note(faultStart, nil)
 	defer helper.Stop()
 	var published []resourceslice.Slice
 	for {
@@ -125,8 +132,12 @@ func (d *Driver) Run(ctx context.Context) error {
 			return nil
 		case <-d.due:
 		}
+		_ = d.State.RestoreClaims(ctx, false)
 	}
 }
+
+// startEvery is the time between two tries to start.
+const startEvery = 10 * time.Second
 
 // publishPause is the shortest time between two writes.
 const publishPause = time.Second

@@ -244,16 +244,31 @@ func (s *State) dropClaim(c *allocate.Claim) error {
 	return nil
 }
 
-// RestoreClaims writes the specs of all prepared claims again, after a restart or a reboot, or where another
-// program emptied the CDI directory. The kubelet does not prepare the claims of running pods again.
-func (s *State) RestoreClaims(ctx context.Context) error {
+// RestoreClaims writes the specs of prepared claims again, all of them after a restart or a reboot, or those that
+// another program removed from the CDI directory. The kubelet does not prepare the claims of running pods again.
+func (s *State) RestoreClaims(ctx context.Context, all bool) error {
 	var errs []error
-	for _, c := range s.Claims() {
-		if _, err := s.PrepareClaim(ctx, c); err != nil {
-			errs = append(errs, err)
-		}
+	for uid := range s.Claims() {
+		errs = append(errs, s.restoreClaim(ctx, uid, all))
 	}
 	err := errors.Join(errs...)
 	s.problems.Note(problemClaims, err)
 	return err
+}
+
+// restoreClaim restores a claim that is still prepared.
+func (s *State) restoreClaim(ctx context.Context, uid string, always bool) error {
+	s.starting.LockKey(uid)
+	defer func() { _ = s.starting.UnlockKey(uid) }()
+	lost := func(d allocate.ClaimDevice) bool { return !s.cdi.HasSpec(d.CDIName()) }
+	c := s.Claims()[uid]
+	if c == nil || !always && !slices.ContainsFunc(c.Devices, lost) {
+		return nil
+	}
+	prepared, err := s.writeClaim(ctx, c)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", c, err)
+	}
+	s.putClaim(prepared)
+	return nil
 }

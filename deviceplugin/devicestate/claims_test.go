@@ -191,7 +191,13 @@ func TestClaimsAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.restart()
-	if err := r.RestoreClaims(t.Context()); err != nil {
+	if err := r.RestoreClaims(t.Context(), true); err != nil {
+		t.Error(err)
+	}
+	if err := os.RemoveAll(r.options.CDIDir); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RestoreClaims(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 	if after := r.claimFiles(); !slices.Equal(before, after) {
