@@ -252,7 +252,7 @@ func (s *State) RestoreClaims(ctx context.Context, all bool) error {
 		errs = append(errs, s.restoreClaim(ctx, uid, all))
 	}
 	err := errors.Join(errs...)
-	s.problems.Note(problemClaims, err)
+	s.problems.Note(problemClaimSpecs, err)
 	return err
 }
 

@@ -248,6 +248,7 @@ func (s *State) applyLocked(entries ...*allocate.Entry) {
 const (
 	problemEntries      = "records"
 	problemClaims       = "claims"
+	problemClaimSpecs   = "claims-specs"
 	problemCheckpoint   = "checkpoint"
 	problemPodResources = "podresources"
 	problemCDI          = "cdi"
