@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 )
 
 const devicePlugin = "heddle-device-plugin"
@@ -189,5 +190,64 @@ func TestDevicePathsAreTheHosts(t *testing.T) {
 				t.Errorf("%v: %s of the host is %s inside", args, v.HostPath.Path, inside[v.Name])
 			}
 		}
+	}
+}
+
+// With claims the chart brings the classes, the rights, and the directories at their paths on the host.
+func TestClaims(t *testing.T) {
+	const on = "gpuDevice.claims.enabled=true"
+	classes := func(r rendered) (names []string) {
+		for id := range r {
+			if name, ok := strings.CutPrefix(id, "DeviceClass/"); ok {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	if got := classes(renderDevice(t)); got != nil {
+		t.Errorf("classes by default: %v", got)
+	}
+	r := renderDevice(t, "--kube-version", "1.34.0", "--set", on+",gpuDevice.kubeletDir=/data/kubelet")
+	want := []string{"gpu-hca.heddle.dev", "gpu.heddle.dev", "hca.heddle.dev", "mig.heddle.dev", "sgpu.heddle.dev"}
+	if diff := cmp.Diff(want, classes(r)); diff != "" {
+		t.Errorf("classes (-want +got):\n%s", diff)
+	}
+	for name, resource := range map[string]string{"gpu.heddle.dev": "nvidia.com/gpu", "sgpu.heddle.dev": ""} {
+		got := ""
+		if stands := get[*resourcev1.DeviceClass](t, r, "DeviceClass/"+name).Spec.ExtendedResourceName; stands != nil {
+			got = *stands
+		}
+		if got != resource {
+			t.Errorf("%s stands for %q, want %q", name, got, resource)
+		}
+	}
+	pod := devicePod(t, r)
+	const dir = "/data/kubelet/plugins/devices.heddle.dev"
+	if !slices.Contains(pod.Containers[0].Args, "--claims-dir="+dir) {
+		t.Errorf("arguments %v", pod.Containers[0].Args)
+	}
+	mounts := map[string]string{}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if !m.ReadOnly {
+			mounts[m.Name] = m.MountPath
+		}
+	}
+	if mounts["dra-driver"] != dir || mounts["plugins-registry"] != "/var/lib/kubelet/plugins_registry" {
+		t.Errorf("writable mounts %v", mounts)
+	}
+	rules := get[*rbacv1.ClusterRole](t, r, "ClusterRole/"+devicePlugin).Rules
+	if !slices.ContainsFunc(rules, func(p rbacv1.PolicyRule) bool {
+		return slices.Contains(p.Resources, "resourceslices") && slices.Contains(p.Verbs, "create")
+	}) {
+		t.Error("the daemon may not write ResourceSlices")
+	}
+	if _, err := helm(t, "template", generated, chartDir, "--set", "localImages=true,config.cluster.mode=claims"); err == nil ||
+		!strings.Contains(err.Error(), "mode: claims in config needs gpuDevice.claims.enabled=true") {
+		t.Errorf("mode claims without the driver: %v", err)
+	}
+	if _, err := helm(t, "template", generated, chartDir, "--kube-version", "1.33.0", "--set", on+",localImages=true"); err == nil ||
+		!strings.Contains(err.Error(), "needs Kubernetes 1.34") {
+		t.Errorf("on Kubernetes 1.33: %v", err)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/heddle-dev/heddle/test/golden"
 )
@@ -171,6 +172,8 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &batchv1.Job{}
 	case "rbac.authorization.k8s.io/v1 ClusterRole":
 		object = &rbacv1.ClusterRole{}
+	case "resource.k8s.io/v1 DeviceClass":
+		object = &resourcev1.DeviceClass{}
 	case "rbac.authorization.k8s.io/v1 ClusterRoleBinding":
 		object = &rbacv1.ClusterRoleBinding{}
 	case "rbac.authorization.k8s.io/v1 Role":
