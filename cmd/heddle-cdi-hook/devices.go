@@ -81,6 +81,9 @@ func (d *devices) addTo(root string, env []string) error {
 	if had, err := parseDevices(text); err == nil && had.made() {
 		d.gpus, d.hcas = union(had.gpus, d.gpus), union(had.hcas, d.hcas)
 	}
+	if err := d.checkShares(env); err != nil {
+		return err
+	}
 	d.fields[madeBy], _ = json.Marshal(true)
 	for key, list := range map[string][]json.RawMessage{"gpus": d.gpus, "hcas": d.hcas} {
 		if d.fields[key], err = json.Marshal(list); err != nil {
@@ -98,6 +101,29 @@ func (d *devices) addTo(root string, env []string) error {
 		return err
 	}
 	return d.hint(dir, env)
+}
+
+// checkShares rejects a container with two shares if variables limit them, of which a container has one value.
+func (d *devices) checkShares(env []string) error {
+	shares := 0
+	for _, text := range d.gpus {
+		var gpu struct {
+			Share json.RawMessage `json:"share"`
+		}
+		if err := json.Unmarshal(text, &gpu); err != nil {
+			return err
+		}
+		if gpu.Share != nil {
+			shares++
+		}
+	}
+	limited := slices.ContainsFunc(env, func(e string) bool {
+		return strings.HasPrefix(e, "CUDA_DEVICE_MEMORY_LIMIT") || strings.HasPrefix(e, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+	})
+	if shares > 1 && limited {
+		return fmt.Errorf("%d shares in one container: enforcers preload and mps limit one; use a container for each", shares)
+	}
+	return nil
 }
 
 // madeBy is the field of a file that this program wrote.
