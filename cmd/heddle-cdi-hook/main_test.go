@@ -417,21 +417,26 @@ func TestDevices(t *testing.T) {
 			if strings.Join(gpus, " ") != tt.gpus {
 				t.Errorf("GPUs %v, want %s", gpus, tt.gpus)
 			}
-			share := strings.Replace(second, `{"uuid":"GPU-b"}`, `{"uuid":"GPU-c","share":{}},{"uuid":"GPU-d","share":{}}`, 1)
-			own, err := parseDevices([]byte(share))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := own.checkShares(nil); err != nil {
-				t.Errorf("two shares that no variable limits: %v", err)
-			}
-			if err := own.checkShares([]string{"CUDA_DEVICE_MEMORY_LIMIT_0=1g"}); err == nil || !strings.Contains(err.Error(), "2 shares in one container") {
-				t.Errorf("two shares with limits by variables: %v", err)
-			}
 			hints, _ := os.ReadFile(filepath.Join(root, "etc/nccl.conf"))
 			if !strings.Contains(string(hints), tt.hints) || tt.hints == "" && len(hints) > 0 {
 				t.Errorf("nccl.conf has %q, want %q in it", hints, tt.hints)
 			}
 		})
+	}
+}
+
+// Variables limit one share in a container.
+func TestTwoShares(t *testing.T) {
+	d, err := parseDevices([]byte(`{"gpus":[{"uuid":"GPU-a","share":{}},{"uuid":"GPU-b"},{"uuid":"GPU-c","share":{}}],"hcas":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.checkShares([]string{"PATH=/bin"}); err != nil {
+		t.Errorf("without variables: %v", err)
+	}
+	for _, variable := range []string{"CUDA_DEVICE_MEMORY_LIMIT_0=1g", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M"} {
+		if err := d.checkShares([]string{variable}); err == nil || !strings.Contains(err.Error(), "2 shares in one container") {
+			t.Errorf("%s: %v", variable, err)
+		}
 	}
 }
