@@ -68,7 +68,8 @@ func (w *world) claims(installer *install.Installer, version string) {
 	dir, config := kubelet.Dir(w.t), w.t.TempDir()
 	kubelet.Start(w.t, dir)
 	for path, text := range map[string]string{
-		filepath.Join(config, "cluster-config"): "mode: claims\n", filepath.Join(dir, "plugins_registry", "none"): "",
+		filepath.Join(config, "version"): "v1", filepath.Join(config, "cluster-config"): "mode: claims\n",
+		filepath.Join(dir, "plugins_registry", "none"): "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 			w.t.Fatal(err)
