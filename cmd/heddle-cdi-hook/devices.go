@@ -77,7 +77,7 @@ func (d *devices) addTo(root string, env []string) error {
 	if err != nil {
 		return err
 	}
-	// What the image has there is no list of devices of this container.
+	// A file of the image does not list devices of this container.
 	if had, err := parseDevices(text); err == nil && had.made() {
 		d.gpus, d.hcas = union(had.gpus, d.gpus), union(had.hcas, d.hcas)
 	}
@@ -103,7 +103,7 @@ func (d *devices) addTo(root string, env []string) error {
 	return d.hint(dir, env)
 }
 
-// checkShares rejects a container with two shares if variables limit them, of which a container has one value.
+// checkShares rejects a container with two shares if variables limit them: a container has one value of each.
 func (d *devices) checkShares(env []string) error {
 	shares := 0
 	for _, text := range d.gpus {

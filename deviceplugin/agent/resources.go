@@ -101,22 +101,6 @@ func (a *resources) update(ctx context.Context, group *errgroup.Group, r *publis
 	return wanted
 }
 
-// claimed reports whether pods get all GPUs of a resource by claims.
-func claimed(inv *inventory.Inventory, name string) bool {
-	some := false
-	for i := range inv.Machine.GPUs {
-		g := &inv.Machine.GPUs[i]
-		if inv.Config.GPUResource(g) != name {
-			continue
-		}
-		if inv.GPUs[g.UUID].Mode != config.ModeClaims {
-			return false
-		}
-		some = true
-	}
-	return some
-}
-
 // wanted returns the resources that the configuration calls for on this machine.
 func (a *resources) wanted(r *publish.Round) []string {
 	names := append(resource.GPUNames(r.Inventory), a.shareNames(r)...)

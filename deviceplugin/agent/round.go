@@ -115,6 +115,22 @@ func (a *Agent) inventory(
 	return inv
 }
 
+// claimed reports whether pods get all GPUs of a resource by claims.
+func claimed(inv *inventory.Inventory, name string) bool {
+	some := false
+	for i := range inv.Machine.GPUs {
+		g := &inv.Machine.GPUs[i]
+		if inv.Config.GPUResource(g) != name {
+			continue
+		}
+		if inv.GPUs[g.UUID].Mode != config.ModeClaims {
+			return false
+		}
+		some = true
+	}
+	return some
+}
+
 // newRound returns a round before the resources have its inventory.
 func (a *Agent) newRound(
 	inv *inventory.Inventory, found *health.Snapshot, modes []gpumode.GPU, lasting release.Request,

@@ -27,7 +27,7 @@ type Claim struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Pods are those for which the claim was reserved when it was prepared, by name and UID.
+	// Pods are the pods that had reserved the claim when it was prepared, by name and UID.
 	Pods []kubelet.Pod `json:"pods,omitempty"`
 	// Devices are in the order of the claim's allocation.
 	Devices []ClaimDevice `json:"devices"`

@@ -34,6 +34,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
 // Options configure a Driver.
@@ -56,6 +57,8 @@ type Driver struct {
 	due    notify.Signal
 	health *watchers
 	faults report.Faults
+	// seen is Observe's.
+	seen observation
 
 	mu sync.Mutex // guards all below
 	// pool is the node's of the last round, and inventory what it was made of.
@@ -63,9 +66,6 @@ type Driver struct {
 	inventory *inventory.Inventory
 	// plain is set once the API server has shown that it knows no counters, shares or taints of devices.
 	plain bool
-	// listed is when claims were listed last, and held what they held.
-	listed time.Time
-	held   []inventory.Held
 }
 
 // What can be wrong.
@@ -267,8 +267,8 @@ func shareOf(r *resourceapi.DeviceRequestAllocationResult, uuid string, inv *inv
 		if g.UUID != uuid {
 			continue
 		}
-		share.VCore, share.MemoryMiB = wholeGPU, g.MemoryMiB
-		if amount, has := r.ConsumedCapacity[api.CapacityVCore]; has && amount.Value() < wholeGPU {
+		share.VCore, share.MemoryMiB = quota.Whole, g.MemoryMiB
+		if amount, has := r.ConsumedCapacity[api.CapacityVCore]; has && amount.Value() < quota.Whole {
 			share.VCore, whole = int(amount.Value()), false
 		}
 		if amount, has := r.ConsumedCapacity[api.CapacityVMemory]; has && amount.Value()>>20 < g.MemoryMiB {
@@ -280,9 +280,6 @@ func shareOf(r *resourceapi.DeviceRequestAllocationResult, uuid string, inv *inv
 	}
 	return share
 }
-
-// wholeGPU is all of the compute of a GPU, in percent.
-const wholeGPU = 100
 
 // parametersOf returns the parameters of a request: those of the claim before those of its class, the last first.
 func parametersOf(claim *resourceapi.ResourceClaim, request string) (*api.Parameters, error) {

@@ -3,6 +3,7 @@ package claims
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	api "github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 )
 
@@ -18,42 +20,49 @@ import (
 const listEvery = 5 * time.Second
 
 // Observe returns the GPUs that claims may get by the ResourceSlices on the API server, and those that claims
-// have been allocated, prepared or not. The slices are read first.
+// have been allocated, prepared or not. The slices are read first. It is for one goroutine.
 func (d *Driver) Observe(ctx context.Context) (offered, held []inventory.Held, err error) {
 	options := metav1.ListOptions{FieldSelector: fields.Set{
 		resourceapi.ResourceSliceSelectorNodeName: d.NodeName, resourceapi.ResourceSliceSelectorDriver: api.Driver,
 	}.String()}
-	slices, err := d.Client.ResourceV1().ResourceSlices().List(ctx, options)
+	list, err := d.Client.ResourceV1().ResourceSlices().List(ctx, options)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list ResourceSlices: %w", err)
 	}
 	d.mu.Lock()
 	devices := d.pool
 	d.mu.Unlock()
-	for i := range slices.Items {
-		for j := range slices.Items[i].Spec.Devices {
-			published := &slices.Items[i].Spec.Devices[j]
+	for i := range list.Items {
+		for j := range list.Items[i].Spec.Devices {
+			published := &list.Items[i].Spec.Devices[j]
 			if device, known := devices.Find(published.Name); known && device.GPU != "" && len(published.Taints) == 0 {
 				offered = append(offered, inventory.Held{Resource: api.Driver, ID: device.GPU})
 			}
 		}
 	}
-	held, err = d.allocated(ctx)
-	return offered, held, err
+	// A list from before a GPU was withdrawn may lack a claim that got it.
+	if s := &d.seen; s.listed.IsZero() || time.Since(s.listed) >= listEvery || !slices.Equal(s.offered, offered) {
+		listed := time.Now()
+		if held, err = d.allocated(ctx, devices); err != nil {
+			return nil, nil, err
+		}
+		*s = observation{listed: listed, offered: offered, held: held}
+	}
+	return offered, d.seen.held, nil
+}
+
+// observation is what the last list of claims showed, and the GPUs that were offered before it.
+type observation struct {
+	listed        time.Time
+	offered, held []inventory.Held
 }
 
 // allocated returns the GPUs of all claims.
-func (d *Driver) allocated(ctx context.Context) ([]inventory.Held, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if time.Since(d.listed) < listEvery {
-		return d.held, nil
-	}
+func (d *Driver) allocated(ctx context.Context, devices *pool.Pool) (held []inventory.Held, err error) {
 	all, err := d.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list ResourceClaims: %w", err)
 	}
-	d.listed, d.held = time.Now(), nil
 	for i := range all.Items {
 		claim := &all.Items[i]
 		if claim.Status.Allocation == nil {
@@ -64,12 +73,12 @@ func (d *Driver) allocated(ctx context.Context) ([]inventory.Held, error) {
 			if r.Driver != api.Driver || r.Pool != d.NodeName || r.AdminAccess != nil && *r.AdminAccess {
 				continue
 			}
-			if device, known := d.pool.Find(r.Device); known && device.GPU != "" {
-				d.held = append(d.held, inventory.Held{
+			if device, known := devices.Find(r.Device); known && device.GPU != "" {
+				held = append(held, inventory.Held{
 					Resource: api.Driver, ID: device.GPU, Pod: "claim " + claim.Namespace + "/" + claim.Name,
 				})
 			}
 		}
 	}
-	return d.held, nil
+	return held, nil
 }

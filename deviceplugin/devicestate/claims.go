@@ -194,13 +194,13 @@ func (s *State) claimEdits(
 }
 
 // together reports whether the limits of several shares hold in one container when each was made alone: those of
-// preload and mps are variables, of which a container has one value.
+// preload and mps are variables, and a container has one value of each.
 func together(by enforce.Enforced) bool {
 	alone := func(e config.Enforcer) bool { return e == config.EnforcePreload || e == config.EnforceMPS }
 	return !alone(by.Memory) && !alone(by.Compute)
 }
 
-// UnprepareClaim removes what PrepareClaim wrote. A claim that is not prepared is no error.
+// UnprepareClaim removes what PrepareClaim wrote. It accepts a claim that is not prepared.
 func (s *State) UnprepareClaim(uid string) error {
 	s.starting.LockKey(uid)
 	defer func() { _ = s.starting.UnlockKey(uid) }()

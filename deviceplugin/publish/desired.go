@@ -210,7 +210,7 @@ func Shortages(r *Round) []health.Shortage {
 }
 
 // allShared reports whether the configuration shares all GPUs of a resource, or has them for
-// claims, which is no shortage.
+// claims: then nothing is missing.
 func allShared(m *machine.Machine, c *config.NodeConfig, resource string) bool {
 	return resource == c.Resources.GPU && len(m.GPUs) > 0 &&
 		!slices.ContainsFunc(m.GPUs, func(g machine.GPU) bool {

@@ -7,16 +7,10 @@ package pool
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/heddle-dev/heddle/api/claims"
@@ -24,7 +18,6 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/sharing/quota"
 	"github.com/heddle-dev/heddle/topo/affinity"
 )
 
@@ -67,7 +60,7 @@ func Of(inv *inventory.Inventory) *Pool {
 		Inventory: inv, m: inv.Config.WithRoles(inv.Machine), pairs: allocate.Pairs(inv),
 		zones: inventory.Zones(inv.Machine),
 	}
-	b.rails, b.ids = affinity.Rails(b.m), b.m.HCAIDs()
+	b.rails = affinity.Rails(b.m)
 	done := map[int]bool{}
 	for _, i := range b.order() {
 		g := &b.m.GPUs[i]
@@ -169,7 +162,6 @@ type builder struct {
 	pairs map[int]allocate.Member
 	zones []int
 	rails []int
-	ids   []string
 	// counted are the names of the counter sets.
 	counted map[string]bool
 }
@@ -221,17 +213,13 @@ func (b *builder) gpu(at int) []entry {
 		withdrawn: cmp.Or(withdrawn, hca.withdrawn),
 		published: resourceapi.Device{
 			Attributes: with(own, claims.AttributeType, text(string(claims.Pair))),
-			Taints:     slices.Concat(taints, hca.published.Taints),
+			Taints:     union(taints, hca.published.Taints),
 			ConsumesCounters: []resourceapi.DeviceCounterConsumption{
 				whole.published.ConsumesCounters[0], hca.published.ConsumesCounters[0],
 			},
 		},
 	}
 	both.published.Name = both.Name
-	// A list has each key and effect once.
-	both.published.Taints = slices.CompactFunc(both.published.Taints, func(x, y resourceapi.DeviceTaint) bool {
-		return x.Key == y.Key && x.Effect == y.Effect
-	})
 	for _, key := range []resourceapi.QualifiedName{
 		claims.AttributeHCA, claims.AttributeRail, claims.AttributeRate, claims.AttributeLinkLayer,
 	} {
@@ -240,6 +228,17 @@ func (b *builder) gpu(at int) []entry {
 		}
 	}
 	return []entry{whole, both}
+}
+
+// union returns the taints of two devices, each key and effect once, as the API asks for.
+func union(all, more []resourceapi.DeviceTaint) []resourceapi.DeviceTaint {
+	all = slices.Clone(all)
+	for _, taint := range more {
+		if !slices.Contains(all, taint) {
+			all = append(all, taint)
+		}
+	}
+	return all
 }
 
 // instances returns the MIG devices of a GPU. Nobody gets the GPU itself while MIG is on.
@@ -321,43 +320,6 @@ func (b *builder) taints(g inventory.GPU) (taints []resourceapi.DeviceTaint, why
 	return taints, why
 }
 
-func (b *builder) gpuAttributes(at int) attributes {
-	g := &b.m.GPUs[at]
-	all := attributes{
-		claims.AttributeUUID: text(g.UUID), claims.AttributeProduct: text(g.Product),
-	}
-	if g.Architecture != "" {
-		all[claims.AttributeArchitecture] = text(g.Architecture)
-	}
-	if version := b.m.DriverOf(g.Vendor).Version; version != "" {
-		all[claims.AttributeDriver] = text(version)
-	}
-	if g.Fabric != nil && g.Fabric.State == machine.FabricCompleted {
-		all[claims.AttributeClique] = text(fmt.Sprintf("%s.%d", g.Fabric.ClusterUUID, g.Fabric.CliqueID))
-	}
-	if b.zones[at] > 0 {
-		all[claims.AttributeNVLink] = number(b.zones[at])
-	}
-	b.place(all, g.PCI)
-	return all
-}
-
-// place adds the attributes of a PCI function that all drivers spell alike. The kernel's -1 for an unknown
-// NUMA node is left out.
-func (b *builder) place(all attributes, pci string) {
-	f := b.m.Function(pci)
-	if f == nil {
-		return
-	}
-	all[deviceattribute.StandardDeviceAttributePCIBusID] = text(pci)
-	if f.Root != "" {
-		all[deviceattribute.StandardDeviceAttributePCIeRoot] = text(f.Root)
-	}
-	if f.NUMA != nil {
-		all[deviceattribute.StandardDeviceAttributeNUMANode] = number(*f.NUMA)
-	}
-}
-
 // use returns the consumption of one use of a GPU or an HCA, of as many as there are, and adds the counter set.
 func (b *builder) use(set string, of int) resourceapi.DeviceCounterConsumption {
 	one := map[string]resourceapi.Counter{counter: {Value: *resource.NewQuantity(1, resource.DecimalSI)}}
@@ -370,68 +332,4 @@ func (b *builder) use(set string, of int) resourceapi.DeviceCounterConsumption {
 		b.counters = append(b.counters, resourceapi.CounterSet{Name: set, Counters: all})
 	}
 	return resourceapi.DeviceCounterConsumption{CounterSet: set, Counters: one}
-}
-
-// capacity returns what claims may take of a GPU. A claim that names no amount takes all.
-func capacity(g *machine.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
-	part := func(all, least resource.Quantity) resourceapi.DeviceCapacity {
-		return resourceapi.DeviceCapacity{Value: all, RequestPolicy: &resourceapi.CapacityRequestPolicy{
-			Default: &all, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &least, Max: &all, Step: &least},
-		}}
-	}
-	all := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-		claims.CapacityVCore: part(
-			*resource.NewQuantity(quota.Whole, resource.DecimalSI), *resource.NewQuantity(1, resource.DecimalSI)),
-	}
-	if g.MemoryMiB > 0 {
-		all[claims.CapacityVMemory] = part(*mebibytes(g.MemoryMiB), *mebibytes(1))
-	}
-	return all
-}
-
-func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, resource.BinarySI) }
-
-// attributes are what selectors see of a device.
-type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
-
-// maxValue is the longest value of an attribute.
-const maxValue = resourceapi.DeviceAttributeMaxValueLength
-
-func text(s string) resourceapi.DeviceAttribute {
-	return resourceapi.DeviceAttribute{StringValue: new(s[:min(len(s), maxValue)])}
-}
-
-func number(n int) resourceapi.DeviceAttribute {
-	return resourceapi.DeviceAttribute{IntValue: new(int64(n))}
-}
-
-// with returns a copy of attributes with one more.
-func with(all attributes, key resourceapi.QualifiedName, value resourceapi.DeviceAttribute) attributes {
-	own := maps.Clone(all)
-	own[key] = value
-	return own
-}
-
-// maxName is the longest name of a device, a DNS label.
-const maxName = 63
-
-// name returns the name of a device, by a UUID or the identity of an HCA: never by an index, which another GPU
-// has after a reboot.
-func name(t claims.Type, id string) string {
-	for _, prefix := range []string{"GPU-", "MIG-"} {
-		id = strings.TrimPrefix(id, prefix)
-	}
-	clean := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
-			return r
-		}
-		return '-'
-	}, strings.ToLower(id))
-	whole := string(t) + "-" + strings.Trim(clean, "-")
-	if len(whole) <= maxName {
-		return whole
-	}
-	const digits = 8
-	sum := sha256.Sum256([]byte(id))
-	return whole[:maxName-digits-1] + "-" + hex.EncodeToString(sum[:])[:digits]
 }

@@ -165,6 +165,24 @@ func TestTaints(t *testing.T) {
 	}
 }
 
+// A pair has each taint once, although its GPU and its HCA have the same one.
+func TestTaintsOfPairs(t *testing.T) {
+	m := machines.Load(t, "dgx-h100")
+	inv := claimed(m, func(_ string, g *inventory.GPU) { g.Unhealthy, g.Unavailable = "XID 79", "cordoned" })
+	for i := range m.HCAs {
+		inv.HCAs[m.HCAs[i].Name] = "port 1 is DOWN"
+	}
+	p := Of(inv)
+	for _, s := range p.Slices() {
+		for i := range s.Devices {
+			device, _ := p.Find(s.Devices[i].Name)
+			if n := len(s.Devices[i].Taints); device.Type == claims.Pair && n != 2 {
+				t.Errorf("%s has the taints %v", device.Name, s.Devices[i].Taints)
+			}
+		}
+	}
+}
+
 // Only GPUs in mode claims are published; a node without one publishes an empty pool.
 func TestOtherModes(t *testing.T) {
 	m := machines.Load(t, "dgx-h100")

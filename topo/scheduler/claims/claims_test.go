@@ -15,7 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/claims"
 )
 
-// manager is what the scheduler knows of DRA.
+// manager stands for the scheduler's view of DRA.
 type manager struct {
 	framework.SharedDRAManager
 	framework.ResourceClaimTracker

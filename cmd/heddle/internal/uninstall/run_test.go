@@ -61,7 +61,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Pods with claims of heddle's driver are named: without the driver they would never end. --force is no way around.
+// Pods with claims of heddle's driver are named: without the driver they would never end.
 func TestClaimants(t *testing.T) {
 	claim := func(name, driver string, pods ...string) string {
 		users := make([]string, len(pods))
