@@ -223,7 +223,7 @@ func (c *cablingCheck) nearest(m *node, w *wiring, position int32) int32 {
 	return cmp.Or(near.most(func(a, b int32) int { return strings.Compare(c.ids[a], c.ids[b]) }), r.leaf)
 }
 
-// finding returns a Finding about a port of which nothing is expected but a link.
+// finding returns a Finding about a port that is expected to have a link, and nothing more.
 func (p *port) finding(node string, ids []string) Finding {
 	d := p.device.Value()
 	f := Finding{Kind: Unseen, Node: node, HCA: d.hca, ID: d.id, Port: d.number, Rail: d.rail, Plane: d.plane}

@@ -132,7 +132,7 @@ func evaluate(t *testing.T, f *fabrics.Fabric, labels map[string]string, small b
 }
 
 // isOpen reports whether no evidence shows a fault of a small cluster:
-//   - of a node without GPUs, of which nothing is expected;
+//   - of a node without GPUs: it is expected to have no cable;
 //   - of a node with a product of its own and at most half of the cables as others have: its kind may be wired so;
 //   - of one of two nodes of a kind: the other one's cable may as well be the wrong one;
 //   - a lost last HCA, if fewer than three nodes of the kind have it: two healthy models report the same.
@@ -176,8 +176,8 @@ func isTaken(f *fabrics.Fabric, leaf string) bool {
 	return wrong > right
 }
 
-// hopeless are the nodes of which no more cables lead to their group than to another one, or no more from rails that
-// are on these leaves by plan, and those that may be anywhere.
+// hopeless returns the nodes that have at least as many cables to another group as to their own, or from rails that are
+// on these leaves by plan, and the nodes that may be anywhere.
 func hopeless(f *fabrics.Fabric, labeled bool) map[string]bool {
 	owners, usual := map[string]map[int]bool{}, map[fabrics.Cable]bool{}
 	for _, n := range f.Nodes {
