@@ -33,6 +33,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -231,6 +232,12 @@ func (d *Driver) device(
 	claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, devices *pool.Pool,
 	inv *inventory.Inventory,
 ) (*allocate.ClaimDevice, error) {
+	if clique, channel, ok := api.ParseChannel(r.Pool, r.Device); ok {
+		if own, _ := labels.Clique(inv.Machine); own != clique {
+			return nil, fmt.Errorf("pool %s is not of node %s: its GPUs are in clique %q", r.Pool, d.NodeName, own)
+		}
+		return &allocate.ClaimDevice{Request: r.Request, Pool: r.Pool, Device: r.Device, Channel: channel}, nil
+	}
 	if r.Pool != d.NodeName {
 		return nil, fmt.Errorf("pool %s is not of node %s", r.Pool, d.NodeName)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -64,7 +65,7 @@ func newRig(tb testing.TB) *rig {
 	r.Driver = New(Options{
 		NodeName: node, Client: r.client, Dir: filepath.Join(dir, "plugin"), KubeletDir: dir, Log: log,
 		State: devicestate.New(devicestate.Options{
-			CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), Hook: "/heddle-cdi-hook", Log: log,
+			CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), ProcRoot: dir, Hook: "/heddle-cdi-hook", Log: log,
 		}, inv),
 		Names: func(uuids []string) []string {
 			names := slices.Clone(uuids)
@@ -208,6 +209,49 @@ func TestParametersAndShares(t *testing.T) {
 	limits := r.State.View().Limits()
 	if len(limits) != 1 || limits[0].Policy != "burst-share" || limits[0].GPUs[0].Share.VCore != 30 || limits[0].GPUs[0].Share.MemoryMiB != 24<<10 {
 		t.Errorf("limits %+v", limits)
+	}
+}
+
+// A claim's IMEX channel is that of the clique that the node is in now.
+func TestPrepareChannel(t *testing.T) {
+	r := newRig(t)
+	in := *r.inv
+	in.Machine = machines.Load(t, "gb200-tray")
+	r.Update(&in)
+	clique, _ := labels.Clique(in.Machine)
+	channel := func(pool, device string) resourceapi.DeviceRequestAllocationResult {
+		return resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: api.Driver, Pool: pool, Device: device}
+	}
+	c := r.allocated("job", channel(api.ChannelPool(clique), api.ChannelDevice(17)))
+	if _, reason := r.prepare(c); !strings.Contains(reason, "request r: IMEX channel 17") {
+		t.Errorf("without /proc/devices: %q", reason)
+	}
+	devices := func(text string) {
+		if err := os.WriteFile(filepath.Join(r.KubeletDir, "devices"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	devices("Character devices:\n  1 mem\n\nBlock devices:\n234 nvidia-caps-imex-channels\n")
+	if _, reason := r.prepare(c); !strings.Contains(reason, "the driver has no channels on this node") {
+		t.Errorf("without a driver: %q", reason)
+	}
+	devices("Character devices:\n  1 mem\n234 nvidia-caps-imex-channels\n\nBlock devices:\n  7 loop\n")
+	given, reason := r.prepare(c)
+	if reason != "" || len(given) != 1 || len(given[0].GetCdiDeviceIds()) != 1 {
+		t.Fatalf("%v, %q", given, reason)
+	}
+	_, name, _ := strings.Cut(given[0].GetCdiDeviceIds()[0], "=")
+	spec, err := os.ReadFile(filepath.Join(r.KubeletDir, "cdi", "heddle-claim-"+name+".json"))
+	const want = `{"path":"/dev/nvidia-caps-imex-channels/channel17","type":"c","major":234,"minor":17,"permissions":"rw"}`
+	if err != nil || !strings.Contains(string(spec), want) {
+		t.Errorf("spec %s, %v, want %s in it", spec, err, want)
+	}
+	for pool, want := range map[string]string{
+		"imex/other.0": "pool imex/other.0 is not of node gpu-1: its GPUs are in clique", "imex": "pool imex is not of node gpu-1",
+	} {
+		if _, reason := r.prepare(r.allocated("not-"+strings.ReplaceAll(pool, "/", "-"), channel(pool, "channel-1"))); !strings.Contains(reason, want) {
+			t.Errorf("%q, want %q in it", reason, want)
+		}
 	}
 }
 
