@@ -25,14 +25,16 @@ const ClassSuffix = ".heddle.dev"
 // Type is the attribute "type" of a device.
 type Type string
 
-// The types of devices. A pair is a GPU with the HCA that is nearest to it. IMEX is a channel of an NVLink clique,
-// which no node has alone.
+// The types of devices. A pair is a GPU with the HCA that is nearest to it. Monitor is a GPU for adminAccess: the
+// scheduler of Kubernetes 1.37 gives a device with counters or capacity to no administrator while it is used. IMEX is
+// a channel of an NVLink clique, which no node has alone.
 const (
-	GPU  Type = "gpu"
-	Pair Type = "pair"
-	HCA  Type = "hca"
-	MIG  Type = "mig"
-	IMEX Type = "imex"
+	GPU     Type = "gpu"
+	Pair    Type = "pair"
+	Monitor Type = "monitor"
+	HCA     Type = "hca"
+	MIG     Type = "mig"
+	IMEX    Type = "imex"
 )
 
 // Attributes of devices, below the driver's domain.

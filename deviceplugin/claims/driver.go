@@ -245,13 +245,17 @@ func (d *Driver) device(
 	if !known {
 		return nil, fmt.Errorf("device %s is not on node %s any more, or not allocated by claims", r.Device, d.NodeName)
 	}
+	admin := r.AdminAccess != nil && *r.AdminAccess
+	if device.Type == api.Monitor && !admin {
+		return nil, fmt.Errorf("device %s is for requests with adminAccess", r.Device)
+	}
 	parameters, err := parametersOf(claim, r.Request)
 	if err != nil {
 		return nil, err
 	}
 	own := &allocate.ClaimDevice{
 		Request: r.Request, Pool: r.Pool, Device: r.Device, GPU: device.GPU, HCA: device.HCA,
-		Monitor: r.AdminAccess != nil && *r.AdminAccess,
+		Monitor: admin,
 	}
 	if r.ShareID != nil {
 		own.ShareID = string(*r.ShareID)

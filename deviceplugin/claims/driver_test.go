@@ -1,13 +1,18 @@
 package claims
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	dra "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -47,7 +53,7 @@ type rig struct {
 	inv    *inventory.Inventory
 }
 
-func newRig(tb testing.TB) *rig {
+func newRig(tb testing.TB, before ...func(*fake.Clientset)) *rig {
 	tb.Helper()
 	m, c := machines.Load(tb, "dgx-h100"), config.Default()
 	c.Mode = config.ModeClaims
@@ -55,13 +61,20 @@ func newRig(tb testing.TB) *rig {
 	dir := tb.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{t: tb, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "uid-node"}}), inv: inv}
-	// The API server in memory does not complete names.
-	r.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if s, ok := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice); ok && s.Name == "" {
-			s.Name = s.GenerateName + "x"
+	// The API server in memory completes no names, and counts no versions, by which the library knows its own writes.
+	var version atomic.Int64
+	r.client.PrependReactor("*", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if written, ok := a.(interface{ GetObject() runtime.Object }); ok {
+			if s, ok := written.GetObject().(*resourceapi.ResourceSlice); ok {
+				s.Name = cmp.Or(s.Name, s.GenerateName+"x")
+				s.ResourceVersion = strconv.FormatInt(version.Add(1), 10)
+			}
 		}
 		return false, nil, nil
 	})
+	for _, f := range before {
+		f(r.client)
+	}
 	r.Driver = New(Options{
 		NodeName: node, Client: r.client, Dir: filepath.Join(dir, "plugin"), KubeletDir: dir, Log: log,
 		State: devicestate.New(devicestate.Options{
@@ -155,6 +168,11 @@ func TestPrepare(t *testing.T) {
 	if devices, reason = r.prepare(r.allocated("other", stranger, r.device(api.GPU, 2))); reason != "" || len(devices) != 1 {
 		t.Errorf("a claim that is another driver's in part: %v, %s", devices, reason)
 	}
+	monitor := r.device(api.Monitor, 0)
+	monitor.AdminAccess = new(true)
+	if devices, reason = r.prepare(r.allocated("admin", monitor)); reason != "" || len(devices) != 1 {
+		t.Errorf("a GPU that is held, with adminAccess: %v, %s", devices, reason)
+	}
 	gone, elsewhere := r.device(api.GPU, 3), r.device(api.GPU, 3)
 	gone.Device, elsewhere.Pool = "gpu-gone", "gpu-2"
 	for want, result := range map[string]resourceapi.DeviceRequestAllocationResult{
@@ -162,6 +180,7 @@ func TestPrepare(t *testing.T) {
 		"request r: device gpu-gone is not on node gpu-1": gone,
 		"request r: pool gpu-2 is not of node gpu-1":      elsewhere,
 		"is held by claim ml/other":                       r.device(api.Pair, 2),
+		"is for requests with adminAccess":                r.device(api.Monitor, 0),
 	} {
 		if _, reason := r.prepare(r.allocated(fmt.Sprintf("bad-%d", len(want)), result)); !strings.Contains(reason, want) {
 			t.Errorf("%q, want %q in it", reason, want)
@@ -255,49 +274,117 @@ func TestPrepareChannel(t *testing.T) {
 	}
 }
 
-// A fault shows in the slices, and is gone after the recovery.
+// published counts what is on the API server.
+func (r *rig) published() (slices, devices, tainted int) {
+	r.t.Helper()
+	list, err := r.client.ResourceV1().ResourceSlices().List(r.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i := range list.Items {
+		for j := range list.Items[i].Spec.Devices {
+			devices++
+			tainted += min(1, len(list.Items[i].Spec.Devices[j].Taints))
+		}
+	}
+	return len(list.Items), devices, tainted
+}
+
+// wait waits until all is published, with this many tainted devices.
+func (r *rig) wait(tainted int) {
+	r.t.Helper()
+	all := pool.Of(r.inv)
+	deadline := time.Now().Add(patience)
+	for {
+		slices, devices, got := r.published()
+		if slices == len(all.Slices()) && devices == len(all.Devices()) && got == tainted {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%d slices, %d devices, %d with taints, want %d", slices, devices, got, tainted)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// writes counts the requests that change slices.
+func (r *rig) writes() (n int) {
+	for _, a := range r.client.Actions() {
+		if a.GetResource().Resource == "resourceslices" && slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) {
+			n++
+		}
+	}
+	return n
+}
+
+// sick is the node with one GPU unhealthy.
+func (r *rig) sick() *inventory.Inventory {
+	sick := *r.inv
+	sick.GPUs = maps.Clone(r.inv.GPUs)
+	uuid := r.inv.Machine.GPUs[5].UUID
+	g := sick.GPUs[uuid]
+	g.Unhealthy = "XID 79"
+	sick.GPUs[uuid] = g
+	return &sick
+}
+
+// A fault shows in the slices, and is gone after the recovery: one write each.
 func TestPublish(t *testing.T) {
 	r := newRig(t)
-	published := func() (slices, devices, tainted int) {
-		list, err := r.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		slices = len(list.Items)
-		for i := range list.Items {
-			for j := range list.Items[i].Spec.Devices {
-				devices++
-				tainted += min(1, len(list.Items[i].Spec.Devices[j].Taints))
-			}
-		}
-		return slices, devices, tainted
+	r.wait(0)
+	first := len(pool.Of(r.inv).Slices())
+	if n := r.writes(); n != first {
+		t.Errorf("%d writes of %d slices", n, first)
 	}
-	wait := func(tainted int) {
-		t.Helper()
-		deadline := time.Now().Add(patience)
-		for {
-			slices, devices, got := published()
-			all := pool.Of(r.inv)
-			if slices == len(all.Slices()) && devices == len(all.Devices()) && got == tainted {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%d devices, %d with taints, want %d", devices, got, tainted)
-			}
-			<-time.After(10 * time.Millisecond)
-		}
-	}
-	wait(0)
-	sick := *r.inv
-	sick.GPUs = map[string]inventory.GPU{}
-	for uuid, g := range r.inv.GPUs {
-		if uuid == r.inv.Machine.GPUs[5].UUID {
-			g.Unhealthy = "XID 79"
-		}
-		sick.GPUs[uuid] = g
-	}
-	r.Update(&sick)
-	wait(2) // The GPU and its pair.
+	r.Update(r.sick())
+	r.wait(2) // The GPU and its pair.
 	r.Update(r.inv)
-	wait(0)
+	r.wait(0)
+	if n := r.writes(); n != first+2 {
+		t.Errorf("%d writes for a fault and its end", n-first)
+	}
+}
+
+// A GPU that fails and recovers 1,000 times is written at most once a second, and its last state is right.
+func TestFlaps(t *testing.T) {
+	r := newRig(t)
+	r.wait(0)
+	before, begin := r.writes(), time.Now()
+	sick := r.sick()
+	for range 1000 {
+		r.Update(sick)
+		r.Update(r.inv)
+	}
+	r.Update(sick)
+	r.wait(2)
+	if n, most := r.writes()-before, 2+int(time.Since(begin).Seconds()); n > most {
+		t.Errorf("%d writes, want at most %d", n, most)
+	}
+}
+
+// The API server is away at the start: the driver serves the kubelet, and publishes later.
+func TestStartWithoutAPIServer(t *testing.T) {
+	away := atomic.Bool{}
+	away.Store(true)
+	r := newRig(t, func(client *fake.Clientset) {
+		client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return away.Load(), nil, errors.New("connection refused")
+		})
+		client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			return away.Load(), nil, errors.New("connection refused")
+		})
+	})
+	_, err := r.dra.NodePrepareResources(t.Context(), &dra.NodePrepareResourcesRequest{
+		Claims: []*dra.Claim{{Namespace: "ml", Name: "new", Uid: "uid-new"}},
+	}, grpc.WaitForReady(true))
+	if err == nil || !strings.Contains(err.Error(), "claim ml/new: connection refused") {
+		t.Errorf("prepare: %v", err)
+	}
+	if _, err := r.dra.NodeUnprepareResources(t.Context(), &dra.NodeUnprepareResourcesRequest{
+		Claims: []*dra.Claim{{Namespace: "ml", Name: "old", Uid: "uid-old"}},
+	}); err != nil {
+		t.Errorf("unprepare: %v", err)
+	}
+	away.Store(false)
+	r.wait(0)
 }

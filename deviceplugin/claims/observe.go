@@ -35,7 +35,7 @@ func (d *Driver) Observe(ctx context.Context) (offered, held []inventory.Held, e
 	for i := range list.Items {
 		for j := range list.Items[i].Spec.Devices {
 			published := &list.Items[i].Spec.Devices[j]
-			if device, known := devices.Find(published.Name); known && device.GPU != "" && len(published.Taints) == 0 {
+			if device, known := devices.Find(published.Name); known && device.GPU != "" && device.Type != api.Monitor && len(published.Taints) == 0 {
 				offered = append(offered, inventory.Held{Resource: api.Driver, ID: device.GPU})
 			}
 		}
@@ -73,7 +73,7 @@ func (d *Driver) allocated(ctx context.Context, devices *pool.Pool) (held []inve
 			if r.Driver != api.Driver || r.Pool != d.NodeName || r.AdminAccess != nil && *r.AdminAccess {
 				continue
 			}
-			if device, known := devices.Find(r.Device); known && device.GPU != "" {
+			if device, known := devices.Find(r.Device); known && device.GPU != "" && device.Type != api.Monitor {
 				held = append(held, inventory.Held{
 					Resource: api.Driver, ID: device.GPU, Pod: "claim " + claim.Namespace + "/" + claim.Name,
 				})

@@ -209,7 +209,7 @@ func TestClaims(t *testing.T) {
 		t.Errorf("classes by default: %v", got)
 	}
 	r := renderDevice(t, "--kube-version", "1.34.0", "--set", on+",gpuDevice.kubeletDir=/data/kubelet")
-	want := []string{"gpu-hca.heddle.dev", "gpu.heddle.dev", "hca.heddle.dev", "imex.heddle.dev", "mig.heddle.dev", "sgpu.heddle.dev"}
+	want := []string{"gpu-hca.heddle.dev", "gpu.heddle.dev", "hca.heddle.dev", "imex.heddle.dev", "mig.heddle.dev", "monitor.heddle.dev", "sgpu.heddle.dev"}
 	if diff := cmp.Diff(want, classes(r)); diff != "" {
 		t.Errorf("classes (-want +got):\n%s", diff)
 	}

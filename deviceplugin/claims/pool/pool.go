@@ -132,7 +132,7 @@ func (p *Pool) Plain() []resourceslice.Slice {
 	for _, group := range p.groups {
 		var s resourceslice.Slice
 		for i := range group {
-			if group[i].Type == claims.Pair || group[i].withdrawn != "" {
+			if group[i].Type == claims.Pair || group[i].withdrawn != "" && group[i].Type != claims.Monitor {
 				continue
 			}
 			d := group[i].published
@@ -185,7 +185,7 @@ func (b *builder) order() []int {
 	return order
 }
 
-// gpu returns the devices of a GPU: itself and its pair, or its MIG devices.
+// gpu returns the devices of a GPU: itself, its pair and its monitor, or its MIG devices.
 func (b *builder) gpu(at int) []entry {
 	g := &b.m.GPUs[at]
 	state := b.GPUs[g.UUID]
@@ -203,9 +203,15 @@ func (b *builder) gpu(at int) []entry {
 		},
 	}
 	whole.published.Name = whole.Name
+	monitor := entry{
+		Device: Device{Name: name(claims.Monitor, g.UUID), Type: claims.Monitor, GPU: g.UUID}, withdrawn: withdrawn,
+		published: resourceapi.Device{
+			Name: name(claims.Monitor, g.UUID), Attributes: with(own, claims.AttributeType, text(string(claims.Monitor))),
+		},
+	}
 	pair, ok := b.pairs[at]
 	if !ok {
-		return []entry{whole}
+		return []entry{whole, monitor}
 	}
 	hca := b.hca(pair)
 	both := entry{
@@ -227,7 +233,7 @@ func (b *builder) gpu(at int) []entry {
 			both.published.Attributes[key] = value
 		}
 	}
-	return []entry{whole, both}
+	return []entry{whole, both, monitor}
 }
 
 // union returns the taints of two devices, each key and effect once, as the API asks for.

@@ -35,7 +35,7 @@ func claimClasses() string {
 	var all strings.Builder
 	for class, device := range map[string]claims.Type{
 		"gpu": claims.GPU, "gpu-hca": claims.Pair, "hca": claims.HCA, "sgpu": claims.GPU, "mig": claims.MIG,
-		"imex": claims.IMEX,
+		"imex": claims.IMEX, "monitor": claims.Monitor,
 	} {
 		fmt.Fprintf(&all, "---\napiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: %s.heddle.dev}\nspec:\n"+
 			"  selectors:\n  - cel: {expression: \"device.driver == '%s' && device.attributes['%[2]s'].type == '%s'\"}\n",
