@@ -51,6 +51,8 @@ func (r *rig) claimLeft(t *testing.T) {
 // What another client does to slices is put right in one write of the pool, and a restart of the driver writes nothing.
 func TestClaimsSlicesOfOthers(t *testing.T) {
 	r := claimsRig(t)
+	r.claim(t, "first", exactly("gpu", "gpu.heddle.dev", 1))
+	r.run(t, r.claimant("first", "first")) // All slices are there.
 	want, before := r.slices(t)
 	if err := r.plugin.stop(r.ctx(t)); err != nil {
 		t.Fatal(err)
@@ -58,8 +60,8 @@ func TestClaimsSlicesOfOthers(t *testing.T) {
 	if err := r.plugin.start(r.ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	r.claim(t, "first", exactly("gpu", "gpu.heddle.dev", 1))
-	r.run(t, r.claimant("first", "first")) // The driver serves.
+	r.claim(t, "second", exactly("gpu", "gpu.heddle.dev", 1))
+	r.run(t, r.claimant("second", "second")) // The driver serves.
 	if _, after := r.slices(t); !cmp.Equal(before, after) {
 		t.Errorf("writes of slices at a restart (-before +after):\n%s", cmp.Diff(before, after))
 	}
