@@ -34,7 +34,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"address of /healthz and /readyz alone, in plain HTTP; empty: they are on --listen only")
 	fs.StringVar(&o.exportText, "exports", "labels,conditions",
 		"what the leader writes: labels, topograph (labels with NVIDIA topograph's keys), conditions (HeddleFabric of "+
-			"Nodes, and Events), hypernode (Volcano), kueue, kai, imex (ResourceSlices), with commas between, or none; what is not named is removed")
+			"Nodes, and Events), hypernode (Volcano), kueue, kai, imex (ResourceSlices), with commas between, or none; what is "+
+			"not named is removed")
 	fs.StringVar(&o.lease.Namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"namespace of the lease, whose holder writes; default $POD_NAMESPACE; empty: always write")
 	fs.StringVar(&o.tlsDir, "tls-dir", "",

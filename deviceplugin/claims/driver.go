@@ -98,8 +98,8 @@ func (d *Driver) Problems() []report.Problem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.plain {
-		all = append(all, report.Problem{Name: report.ClaimsPlain, Reason: "the API server drops fields of ResourceSlices: claims get " +
-			"whole GPUs, MIG devices and HCAs, without pairs, shares and taints"})
+		all = append(all, report.Problem{Name: report.ClaimsPlain, Reason: "the API server drops fields of ResourceSlices: " +
+			"claims get whole GPUs, MIG devices and HCAs, without pairs, shares and taints"})
 	}
 	return all
 }

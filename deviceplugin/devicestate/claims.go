@@ -167,7 +167,8 @@ func (s *State) writeClaim(ctx context.Context, c *allocate.Claim) (*allocate.Cl
 	return c, nil
 }
 
-// claimEdits returns the edits for the limits or the channel of each device, and the claim with the enforcers of its limits.
+// claimEdits returns the edits for the limits or the channel of each device, and the claim with the enforcers of its
+// limits.
 func (s *State) claimEdits(
 	ctx context.Context, c *allocate.Claim, inv *inventory.Inventory,
 ) ([][]*specs.ContainerEdits, *allocate.Claim, error) {

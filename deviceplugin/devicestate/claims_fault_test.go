@@ -55,7 +55,7 @@ func TestClaimsKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClaimsKilled$") //nolint:gosec // This test.
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClaimsKilled$")
 		cmd.Env = append(os.Environ(), killedDir+"="+dir)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ type Problem struct {
 	Reason string `json:"reason"`
 }
 
-// ClaimsPlain is the name of a Problem that is none of the node: the API server knows less of DRA than heddle publishes.
+// ClaimsPlain is the name of the Problem of an API server that knows less of DRA than heddle publishes.
 const ClaimsPlain = "claims-plain"
 
 // Faults are the current problems of one part of the device plugin. Its methods may be called from any goroutine.

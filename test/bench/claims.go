@@ -219,8 +219,8 @@ func (b *claimsBench) prepare(ctx context.Context) (ours, theirs []time.Duration
 			return nil, nil, err
 		}
 	}
-	helper, err := kubeletplugin.Start(ctx, least{}, kubeletplugin.DriverName(leastDriver), kubeletplugin.NodeName(b.Node()),
-		kubeletplugin.KubeClient(b.client), kubeletplugin.PluginDataDirectoryPath(filepath.Join(dir, "plugin")),
+	helper, err := kubeletplugin.Start(ctx, least{},
+		kubeletplugin.DriverName(leastDriver), kubeletplugin.NodeName(b.Node()), kubeletplugin.KubeClient(b.client), kubeletplugin.PluginDataDirectoryPath(filepath.Join(dir, "plugin")),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(dir, "registry")), kubeletplugin.HealthService(false))
 	if err != nil {
 		return nil, nil, err
@@ -298,7 +298,7 @@ func (b *claimsBench) allocated(ctx context.Context, n int, gpu string) (*resour
 	}
 	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 		Results: []resourceapi.DeviceRequestAllocationResult{{
-			Request: "share", Driver: claims.Driver, Pool: b.Node(), Device: gpu, ShareID: new(types.UID(c.UID)),
+			Request: "share", Driver: claims.Driver, Pool: b.Node(), Device: gpu, ShareID: new(c.UID),
 			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
 				claims.CapacityVCore: resource.MustParse("1"), claims.CapacityVMemory: resource.MustParse("64Mi"),
 			},

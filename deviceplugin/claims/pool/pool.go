@@ -197,7 +197,7 @@ func (b *builder) gpu(at int) []entry {
 	whole := entry{
 		Device: Device{Name: name(claims.GPU, g.UUID), Type: claims.GPU, GPU: g.UUID}, withdrawn: withdrawn,
 		published: resourceapi.Device{
-			Attributes: with(own, claims.AttributeType, text(string(claims.GPU))), Taints: taints,
+			Attributes: own.of(claims.GPU), Taints: taints,
 			ConsumesCounters:         []resourceapi.DeviceCounterConsumption{b.use(name(claims.GPU, g.UUID), 1)},
 			AllowMultipleAllocations: new(true), Capacity: capacity(g),
 		},
@@ -206,7 +206,7 @@ func (b *builder) gpu(at int) []entry {
 	monitor := entry{
 		Device: Device{Name: name(claims.Monitor, g.UUID), Type: claims.Monitor, GPU: g.UUID}, withdrawn: withdrawn,
 		published: resourceapi.Device{
-			Name: name(claims.Monitor, g.UUID), Attributes: with(own, claims.AttributeType, text(string(claims.Monitor))),
+			Name: name(claims.Monitor, g.UUID), Attributes: own.of(claims.Monitor),
 		},
 	}
 	pair, ok := b.pairs[at]
@@ -218,7 +218,7 @@ func (b *builder) gpu(at int) []entry {
 		Device:    Device{Name: name(claims.Pair, g.UUID), Type: claims.Pair, GPU: g.UUID, HCA: pair.ID},
 		withdrawn: cmp.Or(withdrawn, hca.withdrawn),
 		published: resourceapi.Device{
-			Attributes: with(own, claims.AttributeType, text(string(claims.Pair))),
+			Attributes: own.of(claims.Pair),
 			Taints:     union(taints, hca.published.Taints),
 			ConsumesCounters: []resourceapi.DeviceCounterConsumption{
 				whole.published.ConsumesCounters[0], hca.published.ConsumesCounters[0],
@@ -254,7 +254,7 @@ func (b *builder) instances(
 	var all []entry
 	for i := range g.MIG.Devices {
 		d := &g.MIG.Devices[i]
-		own := with(whole, claims.AttributeType, text(string(claims.MIG)))
+		own := whole.of(claims.MIG)
 		own[claims.AttributeUUID], own[claims.AttributeParent] = text(d.UUID), text(g.UUID)
 		own[claims.AttributeProfile] = text(d.Profile)
 		e := entry{

@@ -27,7 +27,8 @@ func readDRA(ctx context.Context, client *cluster.Client, node string) (*cluster
 	published, err := cluster.Read[resourcev1.ResourceSliceList](ctx, own, "ResourceSlices of node "+node)
 	var classes *resourcev1.DeviceClassList
 	if err == nil {
-		classes, err = cluster.Read[resourcev1.DeviceClassList](ctx, client.Get().AbsPath(api("deviceclasses")...), "DeviceClasses")
+		all := client.Get().AbsPath(api("deviceclasses")...)
+		classes, err = cluster.Read[resourcev1.DeviceClassList](ctx, all, "DeviceClasses")
 	}
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
@@ -48,7 +49,8 @@ func (d *clusterDRA) check(l *Findings, node string, cfg *config.NodeConfig) {
 		return
 	}
 	if d.devices == 0 {
-		l.problem("Node "+node, "See heddle-device-plugin's problems; the GPUs may still have pods of another mode (heddle gpu list "+node+").",
+		l.problem("Node "+node,
+			"See heddle-device-plugin's problems; pods may still have the GPUs in another mode: heddle gpu list "+node,
 			"mode is claims, and no ResourceSlice of %s has a device of this node", claims.Driver)
 	}
 	const own = "gpu" + claims.ClassSuffix
@@ -56,16 +58,19 @@ func (d *clusterDRA) check(l *Findings, node string, cfg *config.NodeConfig) {
 	found := false
 	for i := range d.classes {
 		found = found || d.classes[i].Name == own
-		if stands := d.classes[i].Spec.ExtendedResourceName; stands != nil && *stands == cfg.Resources.GPU && d.classes[i].Name != own {
+		stands := d.classes[i].Spec.ExtendedResourceName
+		if stands != nil && *stands == cfg.Resources.GPU && d.classes[i].Name != own {
 			others = append(others, d.classes[i].Name)
 		}
 	}
 	slices.Sort(others)
 	switch {
 	case !found:
-		l.problem("DeviceClass "+own, "The chart brings it with gpuDevice.claims.enabled=true.", "is missing, and mode is claims")
+		l.problem("DeviceClass "+own, "The chart brings it with gpuDevice.claims.enabled=true.",
+			"is missing, and mode is claims")
 	case len(others) > 0:
 		l.problem("DeviceClass "+own, "Remove the extendedResourceName of all but one.",
-			"other classes stand for %s too: %s; pods that request it get a device of one of them", cfg.Resources.GPU, strings.Join(others, ", "))
+			"other classes stand for %s too: %s; pods that request it get a device of one of them",
+			cfg.Resources.GPU, strings.Join(others, ", "))
 	}
 }

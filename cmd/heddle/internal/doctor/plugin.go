@@ -116,7 +116,8 @@ func checkPlugin(l *Findings, r *report.Report) {
 	}
 	for _, p := range r.Problems {
 		if p.Name == report.ClaimsPlain {
-			l.note(devicePlugin, "All of it takes Kubernetes 1.36, or its feature gates of DRA on the API server.", "%s", p.Reason)
+			l.note(devicePlugin, "All of it takes Kubernetes 1.36, or its feature gates of DRA on the API server.",
+				"%s", p.Reason)
 			continue
 		}
 		l.problem(devicePlugin+": "+p.Name, pluginRemedies()[p.Name], "%s", p.Reason)

@@ -107,7 +107,8 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 	}
 	for group, plural := range map[string]string{
 		export.HyperNodeGroup: export.HyperNodeResource, export.KueueGroup: export.TopologiesResource,
-		export.KAIGroup: export.TopologiesResource, resourceapi.GroupName: "resourceslices", v1alpha1.GroupName: v1alpha1.Plural,
+		export.KAIGroup: export.TopologiesResource, resourceapi.GroupName: "resourceslices",
+		v1alpha1.GroupName: v1alpha1.Plural,
 	} {
 		selector := export.ManagedByKey + "=" + export.ManagedBy
 		if group == v1alpha1.GroupName {
