@@ -201,7 +201,7 @@ func (b *claimsBench) published(ctx context.Context) (<-chan time.Time, error) {
 	last := make(chan time.Time, 1)
 	go func() {
 		defer w.Stop()
-		for n := 0; n < sliceCount; n++ {
+		for range sliceCount {
 			if _, ok := <-w.ResultChan(); !ok {
 				return
 			}
@@ -220,7 +220,8 @@ func (b *claimsBench) prepare(ctx context.Context) (ours, theirs []time.Duration
 		}
 	}
 	helper, err := kubeletplugin.Start(ctx, least{},
-		kubeletplugin.DriverName(leastDriver), kubeletplugin.NodeName(b.Node()), kubeletplugin.KubeClient(b.client), kubeletplugin.PluginDataDirectoryPath(filepath.Join(dir, "plugin")),
+		kubeletplugin.DriverName(leastDriver), kubeletplugin.NodeName(b.Node()), kubeletplugin.KubeClient(b.client),
+		kubeletplugin.PluginDataDirectoryPath(filepath.Join(dir, "plugin")),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(dir, "registry")), kubeletplugin.HealthService(false))
 	if err != nil {
 		return nil, nil, err

@@ -41,7 +41,7 @@ func (r *rig) claimLeft(t *testing.T) {
 	eventually(t, func() string {
 		specs, _ := filepath.Glob(filepath.Join(r.NodeDir("/var/run/cdi"), "heddle-claim-*"))
 		records, _ := filepath.Glob(filepath.Join(r.stateDir(), "claims", "*"))
-		if left := append(specs, records...); len(left) > 0 {
+		if left := slices.Concat(specs, records); len(left) > 0 {
 			return fmt.Sprintf("left: %v", left)
 		}
 		return ""
