@@ -47,10 +47,8 @@ func BenchmarkClaimsLeaveNothing(b *testing.B) {
 		for n := range 1000 {
 			turn(n + 1)
 		}
-		for range 100 { // Those of the last calls end soon.
-			if runtime.NumGoroutine() <= goroutines {
-				break
-			}
+		// Those of the last calls end soon.
+		for deadline := time.Now().Add(patience); runtime.NumGoroutine() > goroutines && time.Now().Before(deadline); {
 			<-time.After(10 * time.Millisecond)
 		}
 		b.ReportMetric(float64(max(0, runtime.NumGoroutine()-goroutines)), "goroutines-more")

@@ -34,6 +34,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
 	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
@@ -387,4 +388,40 @@ func TestStartWithoutAPIServer(t *testing.T) {
 	}
 	away.Store(false)
 	r.wait(0)
+}
+
+// An API server without the feature gates drops fields: the driver publishes what is left, and says so.
+func TestAPIServerWithoutGates(t *testing.T) {
+	drop := func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if written, ok := a.(interface{ GetObject() runtime.Object }); ok {
+			if s, ok := written.GetObject().(*resourceapi.ResourceSlice); ok {
+				s.Spec.SharedCounters = nil
+				for i := range s.Spec.Devices {
+					d := &s.Spec.Devices[i]
+					d.ConsumesCounters, d.AllowMultipleAllocations, d.Taints = nil, nil, nil
+				}
+			}
+		}
+		return false, nil, nil
+	}
+	r := newRig(t, func(client *fake.Clientset) {
+		client.PrependReactor("create", "resourceslices", drop)
+		client.PrependReactor("update", "resourceslices", drop)
+	})
+	want := 0
+	for _, s := range pool.Of(r.inv).Plain() {
+		want += len(s.Devices)
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		_, devices, _ := r.published()
+		problems := r.Problems()
+		if devices == want && len(problems) == 1 && problems[0].Name == report.ClaimsPlain {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d devices, want %d; problems %v", devices, want, problems)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }

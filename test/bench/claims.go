@@ -161,7 +161,7 @@ func (b *claimsBench) run(ctx context.Context, mode string, do func() error) (mb
 	args := []string{
 		b.binary, "device-plugin", "--node-name", b.Node(), "--machine", b.dump, "--log-level", "warn",
 		"--metrics-address", "127.0.0.1:19110", "--config", filepath.Join(b.dir, "config"),
-		"--dev-root", b.dir, "--state-dir", filepath.Join(b.dir, "state"),
+		"--dev-root", b.dir, "--state-dir", filepath.Join(b.dir, "state-"+mode), // Its GPUs change no mode.
 	}
 	if mode == "claims" {
 		args = append(args, "--claims-dir", claimsDir)

@@ -171,6 +171,32 @@ func TestClaimsWithoutAPIServerAndKubelet(t *testing.T) {
 	r.claimLeft(t)
 }
 
+// The driver is away for so long that the kubelet deletes its slices: pods go on, and the slices are back with it.
+func TestClaimsDriverAway(t *testing.T) {
+	r := claimsRig(t)
+	r.claim(t, "stays", exactly("gpu", "gpu.heddle.dev", 1))
+	r.run(t, r.claimant("stays", "stays"))
+	before := status(r.getPod(t, "stays"), "app").ContainerID
+	if err := r.plugin.stop(r.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		if specs, _ := r.slices(t); len(specs) > 0 {
+			return fmt.Sprintf("%d slices", len(specs))
+		}
+		return ""
+	})
+	if err := r.plugin.start(r.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.waitClaimable(t, 8)
+	if after := status(r.getPod(t, "stays"), "app").ContainerID; after != before {
+		t.Error("the container was started again")
+	}
+	r.claim(t, "rest", exactly("gpu", "gpu.heddle.dev", 7))
+	r.run(t, r.claimant("rest", "rest"))
+}
+
 // A pod and its claim go and come back under their names: the new claim is another, and nothing is left of the old one.
 func TestClaimsMadeAgain(t *testing.T) {
 	r := claimsRig(t)

@@ -488,13 +488,15 @@ func TestClaimsHealth(t *testing.T) {
 // What a claim or its parameters have wrong is said where their owner looks, and nothing is kept.
 func TestClaimsOfBadInput(t *testing.T) {
 	r := claimsRig(t)
-	bad := exactly("share", "sgpu.heddle.dev", 1)
-	bad.Exactly.Capacity = &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
-		claims.CapacityVMemory: resource.MustParse("900Gi"),
-	}}
-	r.claim(t, "large", bad)
-	r.create(t, r.claimant("large", "large"))
-	r.waitEvent(t, "large", "FailedScheduling", "cannot allocate all claims")
+	for name, amount := range map[resourcev1.QualifiedName]string{claims.CapacityVMemory: "900Gi", claims.CapacityVCore: "101"} {
+		bad, pod := exactly("share", "sgpu.heddle.dev", 1), "large-"+string(name)
+		bad.Exactly.Capacity = &resourcev1.CapacityRequirements{
+			Requests: map[resourcev1.QualifiedName]resource.Quantity{name: resource.MustParse(amount)},
+		}
+		r.claim(t, pod, bad)
+		r.create(t, r.claimant(pod, pod))
+		r.waitEvent(t, pod, "FailedScheduling", "cannot allocate all claims")
+	}
 	c := &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "typo", Namespace: namespace},
 		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{

@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/claims"
@@ -45,7 +47,9 @@ func TestClaims(t *testing.T) {
 			api := apiserver.New(apiserver.Kind{APIVersion: "v1", Name: "ConfigMap", Plural: "configmaps"},
 				apiserver.Kind{APIVersion: "resource.k8s.io/v1", Name: "ResourceSlice", Plural: "resourceslices"},
 				apiserver.Kind{APIVersion: "resource.k8s.io/v1", Name: "DeviceClass", Plural: "deviceclasses"})
-			api.Put("nodes", h20Node())
+			node := h20Node()
+			node.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
+			api.Put("nodes", node)
 			for _, s := range tt.slices {
 				api.Put("resourceslices", s)
 			}
@@ -56,6 +60,9 @@ func TestClaims(t *testing.T) {
 			t.Cleanup(server.Close)
 			dir := directory(t, map[string]string{"version": "v1", "cluster-config": "mode: " + tt.mode + "\n"})
 			out, err := doctor(t, "--node", "gpu-1", "--config", dir, "--kubeconfig", clitest.Kubeconfig(t, server.URL))
+			if reported := strings.Contains(out, "lists no devices"); reported == (tt.mode == "claims") {
+				t.Errorf("the resource that is 0 is reported: %t", reported)
+			}
 			for _, text := range append(tt.want, noSlice, "is missing, and mode", "other classes stand") {
 				wanted := false
 				for _, w := range tt.want {

@@ -137,7 +137,11 @@ func (n *clusterNode) check(l *Findings, cfg *config.NodeConfig, want *labels.Re
 	if want != nil {
 		checkLabels(l, n.node, want, cfg.LabelConflict == config.Force)
 	}
+	claimed := cfg.Mode == config.ModeClaims && len(cfg.Claims.GPUs) == 0 // Then it is 0 as it should be.
 	for _, name := range resources(cfg) {
+		if claimed && name == cfg.Resources.GPU {
+			continue
+		}
 		checkResource(l, n.node, name)
 	}
 }
