@@ -52,7 +52,7 @@ func TestClaimsXID(t *testing.T) {
 		for name, d := range r.claimable(t) {
 			for _, taint := range d.Taints {
 				if strings.HasPrefix(name, string(claims.GPU)+"-") && taint.Key == claims.TaintUnhealthy {
-					return fmt.Sprintf("%s %s=%s:%s", name, taint.Key, taint.Value, taint.Effect)
+					return fmt.Sprintf("%s %s:%s", name, taint.Key, taint.Effect)
 				}
 			}
 		}
