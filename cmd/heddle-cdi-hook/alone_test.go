@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -51,5 +52,14 @@ func TestTakeAlone(t *testing.T) {
 	}
 	if err := take(10); err == nil {
 		t.Error("a process that is gone took it")
+	}
+}
+
+// The kernel's own files are read as they are.
+func TestStartOfAProcess(t *testing.T) {
+	own, err := startOf("/proc", os.Getpid())
+	first, errFirst := startOf("/proc", os.Getppid())
+	if ticks, errNumber := strconv.Atoi(own); err != nil || errFirst != nil || errNumber != nil || ticks <= 0 || first == own {
+		t.Errorf("this process %q, %v; its parent %q, %v", own, err, first, errFirst)
 	}
 }
