@@ -1,99 +1,172 @@
-// Package claims counts the GPUs of nodes that pods get by ResourceClaims, for plans. The scheduler's own plugin
-// DynamicResources allocates them: a plan only has to leave it enough.
+// Package claims counts how many pods with ResourceClaims fit on nodes, for plans. It asks the allocator of the
+// scheduler's plugin DynamicResources, for one pod after another, as that plugin does: selectors, constraints,
+// capacities, counters and taints are the allocator's. DynamicResources allocates and has the last word.
+//
+// Preemption frees no devices here: DynamicResources counts the claims of a pod that is to be evicted.
 package claims
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/claims"
 )
 
-// Free returns how many GPUs each node has free for pods that request one of these resources, if the DeviceClass that
-// stands for the resource is heddle's; nil if no node has such GPUs. A node that is not in it has none.
-func Free(dra framework.SharedDRAManager, gpus []corev1.ResourceName) (free map[string]int64, err error) {
-	if dra == nil || !slices.ContainsFunc(gpus, func(name corev1.ResourceName) bool {
+// Classes are DeviceClasses by name.
+type Classes map[string]*resourceapi.DeviceClass
+
+// List is for the allocator.
+func (c Classes) List() ([]*resourceapi.DeviceClass, error) {
+	return slices.Collect(maps.Values(c)), nil
+}
+
+// Get is for the allocator.
+func (c Classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	if class, ok := c[name]; ok {
+		return class, nil
+	}
+	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+}
+
+// Cluster has what a cluster publishes for claims, and what claims have got.
+type Cluster struct {
+	Slices    []*resourceapi.ResourceSlice
+	Classes   Classes
+	Allocated *structured.AllocatedState
+}
+
+// maxReads bounds the reads of the scheduler's claims, which fail while one of them changes.
+const maxReads = 100
+
+// Read returns the scheduler's view of a cluster, with the allocations in flight. Without the API of claims it is
+// empty.
+func Read(dra framework.SharedDRAManager) (c Cluster, err error) {
+	if dra == nil {
+		return c, nil
+	}
+	if c.Slices, err = dra.ResourceSlices().ListWithDeviceTaintRules(); err != nil {
+		return c, fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	classes, err := dra.DeviceClasses().List()
+	if err != nil {
+		return c, fmt.Errorf("list DeviceClasses: %w", err)
+	}
+	c.Classes = make(Classes, len(classes))
+	for _, class := range classes {
+		c.Classes[class.Name] = class
+	}
+	for range maxReads {
+		if c.Allocated, err = dra.ResourceClaims().GatherAllocatedState(); err == nil {
+			return c, nil
+		}
+	}
+	return c, fmt.Errorf("allocated devices: %w", err)
+}
+
+// Extended reports whether heddle's DeviceClass of GPUs stands for one of these resources: then pods that request it
+// get GPUs by claims.
+func Extended(dra framework.SharedDRAManager, gpus []corev1.ResourceName) bool {
+	return dra != nil && slices.ContainsFunc(gpus, func(name corev1.ResourceName) bool {
 		class := dra.DeviceClassResolver().GetDeviceClass(name)
-		return class != nil && class.Name == string(claims.GPU)+claims.ClassSuffix
-	}) {
-		return free, nil
-	}
-	published, err := dra.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil {
-		return nil, fmt.Errorf("list ResourceSlices: %w", err)
-	}
-	published = slices.DeleteFunc(slices.Clone(published), func(s *resourceapi.ResourceSlice) bool {
-		return s.Spec.Driver != claims.Driver || s.Spec.NodeName == nil
-	})
-	if len(published) == 0 {
-		return free, nil
-	}
-	used, err := allocated(dra)
-	if err != nil {
-		return nil, err
-	}
-	free = map[string]int64{}
-	taken := map[string]bool{}
-	for _, s := range published {
-		for i := range s.Spec.Devices {
-			if used[device{s.Spec.Pool.Name, s.Spec.Devices[i].Name}] {
-				taken[*s.Spec.NodeName+"/"+attribute(&s.Spec.Devices[i], claims.AttributeUUID)] = true
-			}
-		}
-	}
-	for _, s := range published {
-		for i := range s.Spec.Devices {
-			d := &s.Spec.Devices[i]
-			uuid := attribute(d, claims.AttributeUUID)
-			if attribute(d, claims.AttributeType) == string(claims.GPU) && !tainted(d) && !taken[*s.Spec.NodeName+"/"+uuid] {
-				free[*s.Spec.NodeName]++
-			}
-		}
-	}
-	return free, nil
-}
-
-// device is a device of heddle's driver.
-type device struct{ pool, name string }
-
-// allocated returns the devices of all claims, those in flight included.
-func allocated(dra framework.SharedDRAManager) (map[device]bool, error) {
-	state, err := dra.ResourceClaims().GatherAllocatedState()
-	if err != nil {
-		return nil, fmt.Errorf("allocated devices: %w", err)
-	}
-	used := map[device]bool{}
-	for id := range state.AllocatedDevices {
-		if id.Driver.String() == claims.Driver {
-			used[device{id.Pool.String(), id.Device.String()}] = true
-		}
-	}
-	for id := range state.AllocatedSharedDeviceIDs {
-		if id.Driver.String() == claims.Driver {
-			used[device{id.Pool.String(), id.Device.String()}] = true
-		}
-	}
-	return used, nil
-}
-
-// attribute returns a text attribute of heddle's.
-func attribute(d *resourceapi.Device, key resourceapi.QualifiedName) string {
-	a, ok := d.Attributes[key]
-	if !ok {
-		a = d.Attributes[claims.Driver+"/"+key]
-	}
-	if a.StringValue == nil {
-		return ""
-	}
-	return *a.StringValue
-}
-
-func tainted(d *resourceapi.Device) bool {
-	return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
-		return t.Effect != resourceapi.DeviceTaintEffectNone
+		return class != nil && class.Name == claims.ClassGPU
 	})
 }
+
+// Nodes has the devices of nodes, and keeps what does not change. It is for one goroutine.
+type Nodes struct {
+	classes Classes
+	cel     *cel.Cache
+	// byName has the nodes with devices of their own, others the devices that all nodes can use.
+	byName map[string]*Node
+	others *Node
+}
+
+// maxExpressions bounds the compiled selectors that are kept, as in DynamicResources.
+const maxExpressions = 100
+
+// Update takes over a cluster.
+func (n *Nodes) Update(c Cluster) {
+	if n.cel == nil {
+		n.cel = cel.NewCache(maxExpressions, cel.Features{EnableConsumableCapacity: true})
+	}
+	if !maps.Equal(n.classes, c.Classes) {
+		n.classes, n.byName, n.others = c.Classes, nil, nil
+	}
+	now, nodeOf := map[string]*Node{}, map[pool]string{}
+	for _, s := range c.Slices {
+		name := ""
+		if s.Spec.NodeName != nil {
+			name = *s.Spec.NodeName
+		}
+		if now[name] == nil {
+			now[name] = &Node{classes: c.Classes, cel: n.cel, state: newState()}
+		}
+		now[name].slices = append(now[name].slices, s)
+		id := structured.MakeDeviceID(s.Spec.Driver, s.Spec.Pool.Name, "")
+		nodeOf[pool{id.Driver.String(), id.Pool.String()}] = name
+	}
+	split(c.Allocated, now, nodeOf)
+	others := now[""]
+	delete(now, "")
+	if others != nil && others.same(n.others) {
+		others = n.others
+	}
+	for name, node := range now {
+		if old := n.byName[name]; others == n.others && node.same(old) {
+			now[name] = old
+			continue
+		}
+		node.shared = others
+		node.count()
+	}
+	n.byName, n.others = now, others
+}
+
+// pool identifies a pool of ResourceSlices.
+type pool struct{ driver, name string }
+
+// split gives each node the state of its own devices.
+func split(all *structured.AllocatedState, nodes map[string]*Node, nodeOf map[pool]string) {
+	if all == nil {
+		return
+	}
+	of := func(id structured.DeviceID) *Node {
+		if name, ok := nodeOf[pool{id.Driver.String(), id.Pool.String()}]; ok {
+			return nodes[name]
+		}
+		return nil
+	}
+	for id := range all.AllocatedDevices {
+		if node := of(id); node != nil {
+			node.state.AllocatedDevices.Insert(id)
+		}
+	}
+	for id := range all.AllocatedSharedDeviceIDs {
+		if node := of(id.GetDeviceID()); node != nil {
+			node.state.AllocatedSharedDeviceIDs.Insert(id)
+		}
+	}
+	for id, used := range all.AggregatedCapacity {
+		if node := of(id); node != nil {
+			node.state.AggregatedCapacity[id] = used
+		}
+	}
+}
+
+// Of returns the devices that claims can get on a node; nil if there are none.
+func (n *Nodes) Of(name string) *Node {
+	if node, ok := n.byName[name]; ok {
+		return node
+	}
+	return n.others
+}
+
+// Local reports whether all devices are on nodes, so that pods which share a claim share the node.
+func (n *Nodes) Local() bool { return n.others == nil }

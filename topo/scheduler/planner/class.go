@@ -18,6 +18,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/scheduler/claims"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -54,6 +55,9 @@ type Class struct {
 	hcas Amounts
 	// selector is nil if the pods accept any GPU.
 	selector *sgpu.Selector
+	// claims are of one pod, nil without any; own is the key without them.
+	claims *claims.Demand
+	own    Key
 }
 
 // ClassOf returns the class of a pod. Its selector counts if it requests whole GPUs;
@@ -81,8 +85,21 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	text, _ := json.Marshal([]any{
 		c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas,
 	})
-	c.Key = sha256.Sum256(text)
+	c.own = sha256.Sum256(text)
+	c.Key = c.own
 	return c
+}
+
+// With returns the class with other claims, nil for none.
+func (c *Class) With(demand *claims.Demand) *Class {
+	if demand == c.claims {
+		return c
+	}
+	out := *c
+	if out.claims, out.Key = demand, c.own; demand != nil {
+		out.Key = sha256.Sum256(append(c.own[:], demand.Key[:]...))
+	}
+	return &out
 }
 
 // Requests returns what a pod requests, without zeros. The pod itself counts as one of the pods
@@ -137,7 +154,7 @@ func (c *Class) Obstacle(node *corev1.Node) string {
 	if !c.selects(node) {
 		return "node selector or affinity"
 	}
-	return ""
+	return c.claims.Obstacle(node)
 }
 
 // Selects reports whether the pods name the nodes that they accept, or need some that have several HCAs. gpus are

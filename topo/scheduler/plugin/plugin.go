@@ -54,6 +54,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/claims"
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/packing"
@@ -92,6 +93,7 @@ type Plugin struct {
 	budgets    policylisters.PodDisruptionBudgetLister
 	controller *controller.Controller
 	nodes      nodes
+	devices    claims.Nodes
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
 	// demand has learned from the pods with GPUs. capacity counts the GPUs of all nodes, in percent of one, at the
@@ -268,16 +270,19 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 	const node = framework.Add | framework.UpdateNodeAllocatable | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
 		framework.UpdateNodeCondition
 	const annotations = framework.UpdateNodeAnnotation
-	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown
+	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown |
+		framework.UpdatePodGeneratedResourceClaim
 	const freed = framework.Delete | framework.UpdatePodScaleDown
-	const offered, returned = framework.Add | framework.Update, framework.Update | framework.Delete
+	const offered, changed = framework.Add | framework.Update, framework.Update | framework.Delete
 	return []framework.ClusterEventWithHint{
 		{Event: event{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterChange},
 		{Event: event{Resource: framework.Node, ActionType: annotations}, QueueingHintFn: p.afterAnnotation},
 		{Event: event{Resource: framework.AssignedPod, ActionType: freed}, QueueingHintFn: p.afterChange},
 		// A claim keeps its devices for a while after its pod.
-		{Event: event{Resource: framework.ResourceClaim, ActionType: returned}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.ResourceClaim, ActionType: changed}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.ResourceClaim, ActionType: framework.Add}, QueueingHintFn: p.afterClaim},
 		{Event: event{Resource: framework.ResourceSlice, ActionType: offered}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.DeviceClass, ActionType: offered}, QueueingHintFn: p.afterClaim},
 		{Event: event{Resource: framework.TargetPod, ActionType: self}}, // Without a hint it is always queued.
 	}, nil
 }
@@ -286,6 +291,14 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 func (p *Plugin) afterChange(_ logr.Logger, pod *corev1.Pod, _, _ any) (framework.QueueingHint, error) {
 	if p.cache.WorthTrying(pod) {
 		return framework.Queue, nil
+	}
+	return framework.QueueSkip, nil
+}
+
+// afterClaim is called after a claim or a DeviceClass was added, which matter to pods with claims.
+func (p *Plugin) afterClaim(log logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return p.afterChange(log, pod, older, newer)
 	}
 	return framework.QueueSkip, nil
 }
