@@ -6,10 +6,13 @@
 package claims
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -70,32 +73,47 @@ func Read(dra framework.SharedDRAManager) (c Cluster, err error) {
 	return c, fmt.Errorf("allocated devices: %w", err)
 }
 
-// Extended reports whether heddle's DeviceClass of GPUs stands for one of these resources: then pods that request it
-// get GPUs by claims.
-func Extended(dra framework.SharedDRAManager, gpus []corev1.ResourceName) bool {
-	return dra != nil && slices.ContainsFunc(gpus, func(name corev1.ResourceName) bool {
-		class := dra.DeviceClassResolver().GetDeviceClass(name)
-		return class != nil && class.Name == claims.ClassGPU
-	})
-}
-
 // Nodes has the devices of nodes, and keeps what does not change. It is for one goroutine.
 type Nodes struct {
-	classes Classes
-	cel     *cel.Cache
+	classes  Classes
+	allocate allocate
 	// byName has the nodes with devices of their own, others the devices that all nodes can use.
 	byName map[string]*Node
 	others *Node
 }
 
-// maxExpressions bounds the compiled selectors that are kept, as in DynamicResources.
+// maxExpressions bounds the compiled selectors that are kept.
 const maxExpressions = 100
+
+// maxSearch bounds the time of one allocation, which takes less than a millisecond unless constraints make the
+// allocator try every combination of devices.
+const maxSearch = time.Second
+
+// New returns no nodes. What is asked of them later ends with the context.
+func New(ctx context.Context) *Nodes {
+	silent := logr.NewContext(ctx, logr.Discard())
+	compiled := cel.NewCache(maxExpressions, cel.Features{EnableConsumableCapacity: true})
+	return &Nodes{allocate: func(t *trial, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+		within, cancel := context.WithTimeout(silent, maxSearch)
+		defer cancel()
+		allocator, err := structured.NewAllocator(within, features(), t.state, t.classes, t.slices, compiled)
+		if err != nil {
+			return nil, fmt.Errorf("allocator: %w", err)
+		}
+		return allocator.Allocate(within, t.node, claims)
+	}}
+}
+
+// features are those of Kubernetes 1.37. Where the API server has fewer, it drops their fields.
+func features() structured.Features {
+	return structured.Features{
+		AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true,
+		DeviceBindingAndStatus: true, ConsumableCapacity: true, FractionalCapacityRange: true,
+	}
+}
 
 // Update takes over a cluster.
 func (n *Nodes) Update(c Cluster) {
-	if n.cel == nil {
-		n.cel = cel.NewCache(maxExpressions, cel.Features{EnableConsumableCapacity: true})
-	}
 	if !maps.Equal(n.classes, c.Classes) {
 		n.classes, n.byName, n.others = c.Classes, nil, nil
 	}
@@ -106,7 +124,7 @@ func (n *Nodes) Update(c Cluster) {
 			name = *s.Spec.NodeName
 		}
 		if now[name] == nil {
-			now[name] = &Node{classes: c.Classes, cel: n.cel, state: newState()}
+			now[name] = &Node{allocate: n.allocate, classes: c.Classes, state: newState()}
 		}
 		now[name].slices = append(now[name].slices, s)
 		id := structured.MakeDeviceID(s.Spec.Driver, s.Spec.Pool.Name, "")
@@ -166,6 +184,15 @@ func (n *Nodes) Of(name string) *Node {
 		return node
 	}
 	return n.others
+}
+
+// Extended returns the extended resource that heddle's DeviceClass of GPUs stands for, empty without one: pods that
+// request it get GPUs by claims.
+func (n *Nodes) Extended() corev1.ResourceName {
+	if class := n.classes[claims.ClassGPU]; class != nil && class.Spec.ExtendedResourceName != nil {
+		return corev1.ResourceName(*class.Spec.ExtendedResourceName)
+	}
+	return ""
 }
 
 // Local reports whether all devices are on nodes, so that pods which share a claim share the node.

@@ -2,6 +2,7 @@ package claims
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,12 +33,12 @@ type manager struct {
 
 type classes []*resourceapi.DeviceClass
 
-func (c classes) List() ([]*resourceapi.DeviceClass, error)           { return c, nil }
-func (c classes) Get(string) (*resourceapi.DeviceClass, error)        { return nil, nil }
-func (m *manager) ResourceClaims() framework.ResourceClaimTracker     { return m }
-func (m *manager) ResourceSlices() framework.ResourceSliceLister      { return m }
-func (m *manager) DeviceClasses() framework.DeviceClassLister         { return m.classes }
-func (m *manager) DeviceClassResolver() framework.DeviceClassResolver { return m }
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) { return Classes{}.Get(name) }
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error)       { return c, nil }
+func (m *manager) ResourceClaims() framework.ResourceClaimTracker { return m }
+func (m *manager) ResourceSlices() framework.ResourceSliceLister  { return m }
+func (m *manager) DeviceClasses() framework.DeviceClassLister     { return m.classes }
 
 func (m *manager) GatherAllocatedState() (*structured.AllocatedState, error) { return &m.state, nil }
 func (m *manager) List() ([]*resourceapi.ResourceClaim, error)               { return nil, nil }
@@ -55,15 +56,6 @@ func (m *manager) GetPendingAllocation(uid types.UID) *resourceapi.AllocationRes
 
 func (m *manager) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
 	return m.slices, nil
-}
-
-func (m *manager) GetDeviceClass(name corev1.ResourceName) *resourceapi.DeviceClass {
-	for _, class := range m.classes {
-		if e := class.Spec.ExtendedResourceName; e != nil && *e == string(name) {
-			return class
-		}
-	}
-	return nil
 }
 
 // newManager is for nodes of four GPUs, each with an HCA and the pair of both.
@@ -199,9 +191,10 @@ func (m *manager) demands(t *testing.T, n *Nodes, pods ...*corev1.Pod) []*Demand
 	return all
 }
 
-func (m *manager) allocate(node string, names ...string) {
+// allocate gives devices of node a to a claim.
+func (m *manager) allocate(names ...string) {
 	for _, name := range names {
-		m.state.AllocatedDevices.Insert(structured.MakeDeviceID(claims.Driver, node, name))
+		m.state.AllocatedDevices.Insert(structured.MakeDeviceID(claims.Driver, "a", name))
 	}
 }
 
@@ -224,10 +217,16 @@ func TestRoom(t *testing.T) {
 		{"five of four", request(claims.ClassPair, 5, nil), nil, nil, 0},
 		{"shares", request("sgpu.heddle.dev", 1, share("30", "24Gi")), []string{"pair-0"}, nil, 9},
 		{"more memory than a GPU has", request("sgpu.heddle.dev", 1, share("30", "81Gi")), nil, nil, 0},
-		{"GPUs beside a planned share", request(claims.ClassGPU, 1, nil), nil,
-			[]resourceapi.DeviceRequest{request("sgpu.heddle.dev", 1, share("1", "1Gi"))}, 3},
-		{"pairs beside planned HCAs", request(claims.ClassPair, 2, nil), nil,
-			[]resourceapi.DeviceRequest{request("hca.heddle.dev", 2, nil)}, 1},
+		{
+			"GPUs beside a planned share", request(claims.ClassGPU, 1, nil), nil,
+			[]resourceapi.DeviceRequest{request("sgpu.heddle.dev", 1, share("1", "1Gi"))},
+			3,
+		},
+		{
+			"pairs beside planned HCAs", request(claims.ClassPair, 2, nil), nil,
+			[]resourceapi.DeviceRequest{request("hca.heddle.dev", 2, nil)},
+			1,
+		},
 		{"a selector", request(claims.ClassGPU, 1, func(one *resourceapi.ExactDeviceRequest) {
 			one.Selectors = selectors("device.attributes['%s'].rail > 2", claims.Driver)
 		}), nil, nil, 1},
@@ -237,8 +236,8 @@ func TestRoom(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			m := newManager("a", "b")
-			m.allocate("a", tt.used...)
-			n := m.read(t, &Nodes{})
+			m.allocate(tt.used...)
+			n := m.read(t, New(t.Context()))
 			pods := []*corev1.Pod{m.pod("one", "", tt.request)}
 			for i, r := range tt.beside {
 				pods = append(pods, m.pod(fmt.Sprint("beside-", i), "", r))
@@ -250,10 +249,7 @@ func TestRoom(t *testing.T) {
 				}
 			}
 			if tt.want > 0 {
-				together := append(all[1:], make([]*Demand, tt.want)...)
-				for i := range tt.want {
-					together[len(together)-1-int(i)] = all[0]
-				}
+				together := append(slices.Clone(all[1:]), slices.Repeat(all[:1], int(tt.want))...)
 				if !n.Of("a").Fits(node("a"), together, nil) || n.Of("a").Fits(node("a"), append(together, all[0]), nil) {
 					t.Errorf("what fits together is not %d pods", tt.want)
 				}
@@ -268,8 +264,8 @@ func TestRoom(t *testing.T) {
 // A constraint holds for the devices of each pod.
 func TestConstraint(t *testing.T) {
 	m := newManager("a")
-	m.allocate("a", "gpu-0")
-	n := m.read(t, &Nodes{})
+	m.allocate("gpu-0")
+	n := m.read(t, New(t.Context()))
 	pod := m.pod("one", "", request(claims.ClassGPU, 2, nil))
 	attribute := resourceapi.FullyQualifiedName(claims.Driver + "/" + claims.AttributeNVLink)
 	m.claims["ai/one-devices"].Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}}
@@ -282,17 +278,17 @@ func TestFreeGPUs(t *testing.T) {
 	m := newManager("a", "b")
 	taint := []resourceapi.DeviceTaint{{Key: claims.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	m.slices[0].Spec.Devices[0].Taints = taint
-	m.allocate("a", "pair-1")
+	m.allocate("pair-1")
 	id := structured.MakeDeviceID(claims.Driver, "a", "gpu-2")
 	for _, part := range []types.UID{"1", "2"} {
 		m.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, &part))
 	}
-	n := m.read(t, &Nodes{})
+	n := m.read(t, New(t.Context()))
 	if a, b := n.Of("a").GPUs, n.Of("b").GPUs; a != 1 || b != 4 {
 		t.Errorf("%d and %d GPUs, want 1 and 4", a, b)
 	}
-	if !Extended(m, []corev1.ResourceName{"nvidia.com/gpu"}) || Extended(m, []corev1.ResourceName{"amd.com/gpu"}) || Extended(nil, nil) {
-		t.Error("the extended resource is nvidia.com/gpu")
+	if got := n.Extended(); got != "nvidia.com/gpu" || New(t.Context()).Extended() != "" {
+		t.Errorf("the extended resource is %q", got)
 	}
 	if c, err := Read(nil); err != nil || len(c.Slices) != 0 {
 		t.Errorf("without DRA: %v, %v", c, err)
@@ -302,14 +298,14 @@ func TestFreeGPUs(t *testing.T) {
 // Only nodes that change are new.
 func TestUpdateKeepsNodes(t *testing.T) {
 	m := newManager("a", "b")
-	n := m.read(t, &Nodes{})
+	n := m.read(t, New(t.Context()))
 	a, b := n.Of("a"), n.Of("b")
 	m.read(t, n)
 	if n.Of("a") != a || n.Of("b") != b {
 		t.Error("nothing changed, and nodes are new")
 	}
 	m.state = newState()
-	m.allocate("a", "gpu-0")
+	m.allocate("gpu-0")
 	m.read(t, n)
 	if n.Of("a") == a || n.Of("b") != b || n.Of("a").GPUs != 3 {
 		t.Error("a GPU of node a is allocated: it alone is new")
@@ -324,7 +320,7 @@ func TestUpdateKeepsNodes(t *testing.T) {
 // Claims by one template are alike, also one that is not created yet, and those of a pod with a node.
 func TestDemands(t *testing.T) {
 	m := newManager("a")
-	n := m.read(t, &Nodes{})
+	n := m.read(t, New(t.Context()))
 	r := request(claims.ClassPair, 4, nil)
 	pods := []*corev1.Pod{m.pod("late", "four"), m.pod("one", "four", r), m.pod("bound", "four", r), m.pod("other", "", r)}
 	m.claims["ai/bound-devices"].Status.Allocation = &resourceapi.AllocationResult{NodeSelector: selector("b")}
@@ -349,7 +345,7 @@ func TestDemands(t *testing.T) {
 // A claim that several pods share needs devices once, and is where it has them.
 func TestSharedClaims(t *testing.T) {
 	m := newManager("a")
-	n := m.read(t, &Nodes{})
+	n := m.read(t, New(t.Context()))
 	claim := m.claim("all", request(claims.ClassGPU, 4, nil))
 	pods := []*corev1.Pod{sharing("one", "all"), sharing("two", "all")}
 	all := m.demands(t, n, pods...)
@@ -359,7 +355,7 @@ func TestSharedClaims(t *testing.T) {
 	if alone := m.demands(t, n, pods[0])[0]; alone.Waits != "" {
 		t.Errorf("the claim of one pod: %+v", alone)
 	}
-	m.allocate("a", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
+	m.allocate("gpu-0", "gpu-1", "gpu-2", "gpu-3")
 	m.read(t, n)
 	for _, pending := range []bool{true, false} {
 		result := &resourceapi.AllocationResult{NodeSelector: selector("a")}
@@ -392,7 +388,7 @@ func TestDevicesOfAllNodes(t *testing.T) {
 	m.classes = append(m.classes, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "net"}, Spec: resourceapi.DeviceClassSpec{
 		Selectors: selectors("device.driver == 'net'"),
 	}})
-	n := m.read(t, &Nodes{})
+	n := m.read(t, New(t.Context()))
 	if n.Local() {
 		t.Error("devices of all nodes are not local")
 	}
@@ -414,7 +410,7 @@ func TestDevicesOfAllNodes(t *testing.T) {
 
 func TestBadClaims(t *testing.T) {
 	m := newManager("a")
-	n := m.read(t, &Nodes{})
+	n := m.read(t, New(t.Context()))
 	m.claim("going", request(claims.ClassGPU, 1, nil)).DeletionTimestamp = &metav1.Time{}
 	for want, pod := range map[string]*corev1.Pod{
 		"pod p: ResourceClaim devices is not created yet":                        m.pod("p", "none"),
@@ -428,5 +424,111 @@ func TestBadClaims(t *testing.T) {
 		if _, err := n.Demands(m, []*corev1.Pod{pod}, []bool{true}); err != nil {
 			t.Errorf("a pod with a node: %v", err)
 		}
+	}
+}
+
+func TestWhy(t *testing.T) {
+	rails := func(one *resourceapi.ExactDeviceRequest) {
+		for _, e := range []string{"rail > 1", "rail < 1"} {
+			one.Selectors = append(one.Selectors, selectors("device.attributes['%s'].%s", claims.Driver, e)...)
+		}
+	}
+	rail := resourceapi.FullyQualifiedName(claims.Driver + "/" + claims.AttributeNVLink)
+	for _, tt := range []struct {
+		name     string
+		used     []string
+		match    *resourceapi.FullyQualifiedName
+		requests []resourceapi.DeviceRequest
+		want     string
+	}{
+		{"room", nil, nil, []resourceapi.DeviceRequest{request(claims.ClassGPU, 3, nil)}, ""},
+		{
+			"in use",
+			[]string{"pair-0"},
+			nil,
+			[]resourceapi.DeviceRequest{request(claims.ClassGPU, 4, nil)},
+			`request "r": 3 of 4 devices free, 4 requested`,
+		},
+		{
+			"too many", nil, nil,
+			[]resourceapi.DeviceRequest{request(claims.ClassPair, 5, nil)},
+			`request "r": 4 devices of DeviceClass gpu-hca.heddle.dev, 5 requested`,
+		},
+		{
+			"the second selector", nil, nil,
+			[]resourceapi.DeviceRequest{
+				request(claims.ClassGPU, 1, rails),
+			},
+			`request "r": 0 of 2 devices match selector device.attributes['devices.heddle.dev'].rail < 1`,
+		},
+		{
+			"capacity that no GPU has", nil, nil,
+			[]resourceapi.DeviceRequest{request("sgpu.heddle.dev", 1, share("30", "81Gi"))},
+			`request "r": 0 of 4 devices have capacity vcore 30, vmemory 81Gi`,
+		},
+		{
+			"capacity in use",
+			[]string{"pair-0", "pair-1", "gpu-2", "gpu-3"},
+			nil,
+			[]resourceapi.DeviceRequest{request("sgpu.heddle.dev", 1, share("30", "24Gi"))},
+			`request "r": 0 of 4 devices have capacity vcore 30, vmemory 24Gi free`,
+		},
+		{
+			"a constraint",
+			[]string{"gpu-0"},
+			&rail,
+			[]resourceapi.DeviceRequest{request(claims.ClassGPU, 3, nil)},
+			`constraint matchAttribute devices.heddle.dev/nvlinkGroup of all requests: no free devices meet it`,
+		},
+		{"alternatives", []string{"gpu-0", "gpu-1", "gpu-2", "gpu-3"}, nil, []resourceapi.DeviceRequest{{
+			Name: "part", FirstAvailable: []resourceapi.DeviceSubRequest{
+				{Name: "hca", DeviceClassName: "hca.heddle.dev", Count: 5}, {Name: "gpu", DeviceClassName: claims.ClassGPU, Count: 1},
+			},
+		}}, `request "part": 4 devices of DeviceClass hca.heddle.dev, 5 requested; 0 of 4 devices free`},
+		{"together", nil, nil, []resourceapi.DeviceRequest{
+			request(claims.ClassGPU, 2, nil), {Name: "pairs", Exactly: request(claims.ClassPair, 3, nil).Exactly},
+		}, "requests together: too few devices are free"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newManager("a")
+			m.allocate(tt.used...)
+			n := m.read(t, New(t.Context()))
+			pod := m.pod("one", "", tt.requests...)
+			if tt.match != nil {
+				m.claims["ai/one-devices"].Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: tt.match}}
+			}
+			want := tt.want
+			if want != "" {
+				want = `claim "devices", ` + want
+			}
+			d := m.demands(t, n, pod)[0]
+			if diff := cmp.Diff(want, n.Of("a").Why(node("a"), d)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if n.Of("none").Why(node("none"), d) != "no devices for claims" {
+				t.Error("a node without devices")
+			}
+		})
+	}
+}
+
+// The taints of devices count, and the claims of one pod together.
+func TestWhyOfAPod(t *testing.T) {
+	m := newManager("a")
+	sick := []resourceapi.DeviceTaint{{Key: claims.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	m.slices[0].Spec.Devices[0].Taints, m.slices[0].Spec.Devices[2].Taints = sick, sick
+	n := m.read(t, New(t.Context()))
+	pod := m.pod("one", "", request(claims.ClassGPU, 4, nil))
+	const tainted = `claim "devices", request "r": 3 of 4 devices have no taint that it does not tolerate, 4 requested`
+	if got := n.Of("a").Why(node("a"), m.demands(t, n, pod)[0]); got != tainted {
+		t.Error(got)
+	}
+	two := m.pod("two", "", request(claims.ClassGPU, 2, nil))
+	more := "more"
+	two.Spec.ResourceClaims = append(two.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "more", ResourceClaimName: &more})
+	m.claim(more, request("hca.heddle.dev", 1, nil), resourceapi.DeviceRequest{Name: "pairs", Exactly: request(claims.ClassPair, 2, nil).Exactly})
+	const together = `claim "more", request "pairs": 1 of 3 devices free, 2 requested`
+	if got := n.Of("a").Why(node("a"), m.demands(t, n, two)[0]); got != together {
+		t.Error(got)
 	}
 }

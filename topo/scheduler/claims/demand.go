@@ -28,7 +28,9 @@ type Demand struct {
 	// Waits names a claim of several pods that has no devices yet; empty without one.
 	Waits string
 
+	// claims need devices; the pod knows them by these names.
 	claims []*resourceapi.ResourceClaim
+	names  []string
 	shared map[types.UID]bool
 	pins   []pin
 }
@@ -50,7 +52,9 @@ type Lister interface {
 // they were before, so that they are like those of the pods that wait. A claim that is not created yet is like that of
 // another pod by the same template; the error names the first that is not known.
 func (n *Nodes) Demands(from Lister, pods []*corev1.Pod, placed []bool) ([]*Demand, error) {
-	r := reader{Lister: from, classes: n.classes, byTemplate: map[string]*resourceapi.ResourceClaim{}, users: map[types.UID]int{}}
+	r := reader{
+		Lister: from, classes: n.classes, byTemplate: map[string]*resourceapi.ResourceClaim{}, users: map[types.UID]int{},
+	}
 	for _, pod := range pods {
 		for i := range pod.Spec.ResourceClaims {
 			r.learn(pod, &pod.Spec.ResourceClaims[i])
@@ -142,7 +146,7 @@ func (r *reader) demand(pod *corev1.Pod, placed bool) (*Demand, error) {
 			allocation = r.GetPendingAllocation(claim.UID)
 		}
 		switch {
-		case allocation != nil && !(own && placed):
+		case allocation != nil && (!own || !placed):
 			if allocation.NodeSelector == nil {
 				continue
 			}
@@ -150,7 +154,7 @@ func (r *reader) demand(pod *corev1.Pod, placed bool) (*Demand, error) {
 			if err != nil {
 				return nil, fmt.Errorf("ResourceClaim %s: %w", claim.Name, err)
 			}
-			d.pins, like = append(d.pins, pin{claim.Name, nodes}), append(like, allocation.NodeSelector)
+			d.pins, like = append(d.pins, pin{pod.Spec.ResourceClaims[i].Name, nodes}), append(like, allocation.NodeSelector)
 			continue
 		case own:
 			like = append(like, claim.Spec)
@@ -160,7 +164,7 @@ func (r *reader) demand(pod *corev1.Pod, placed bool) (*Demand, error) {
 		if err := r.devices(d, claim); err != nil {
 			return nil, err
 		}
-		d.claims = append(d.claims, claim)
+		d.claims, d.names = append(d.claims, claim), append(d.names, pod.Spec.ResourceClaims[i].Name)
 	}
 	text, _ := json.Marshal(like) // Types of the API.
 	d.Key = sha256.Sum256(text)

@@ -1,17 +1,13 @@
 package claims
 
 import (
-	"context"
 	"maps"
 	"slices"
-	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/heddle-dev/heddle/api/claims"
@@ -22,15 +18,18 @@ type Node struct {
 	// GPUs is the number of heddle's whole GPUs that are free.
 	GPUs int64
 
-	slices  []*resourceapi.ResourceSlice
-	state   structured.AllocatedState
-	shared  *Node // The devices of all nodes.
-	classes Classes
-	cel     *cel.Cache
+	allocate allocate
+	slices   []*resourceapi.ResourceSlice
+	state    structured.AllocatedState
+	shared   *Node // The devices of all nodes.
+	classes  Classes
 	// rooms are known results of Room by demand, valid with these labels of the node.
 	rooms  map[Key]room
 	labels map[string]string
 }
+
+// allocate returns the devices that the allocator finds for claims, nothing if it finds none for some.
+type allocate func(*trial, []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error)
 
 // room is how many pods fit, of at most some.
 type room struct{ pods, most int64 }
@@ -159,22 +158,10 @@ func (n *Node) trial(node *corev1.Node) *trial {
 	return t
 }
 
-// features are those of Kubernetes 1.37. Where the API server has fewer, it drops their fields.
-func features() structured.Features {
-	return structured.Features{
-		AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true,
-		DeviceBindingAndStatus: true, ConsumableCapacity: true, FractionalCapacityRange: true,
-	}
-}
-
-// maxSearch bounds the time of one allocation, which takes less than a millisecond unless constraints make the
-// allocator try every combination of devices.
-const maxSearch = time.Second
-
 // take allocates devices to the claims of a pod.
 func (t *trial) take(d *Demand) bool {
 	wanted := slices.DeleteFunc(slices.Clone(d.claims), func(c *resourceapi.ResourceClaim) bool { return t.shared[c.UID] })
-	results, err := t.allocate(wanted)
+	results, err := t.allocate(t, wanted)
 	if err != nil || len(results) < len(wanted) {
 		return false
 	}
@@ -183,17 +170,6 @@ func (t *trial) take(d *Demand) bool {
 		t.shared[wanted[i].UID] = d.shared[wanted[i].UID]
 	}
 	return true
-}
-
-// allocate returns the devices that the allocator finds for claims, nothing if it finds none for some.
-func (t *trial) allocate(wanted []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	ctx, cancel := context.WithTimeout(logr.NewContext(context.Background(), logr.Discard()), maxSearch)
-	defer cancel()
-	allocator, err := structured.NewAllocator(ctx, features(), t.state, t.classes, t.slices, t.cel)
-	if err != nil {
-		return nil, err
-	}
-	return allocator.Allocate(ctx, t.node, wanted)
 }
 
 // add adds an allocation to a state.

@@ -32,6 +32,14 @@ func NewNode(node *corev1.Node, pods ...*corev1.Pod) *Node {
 	return &Node{Node: node, Pods: pods, Requested: requested, Allocatable: AmountsOf(node.Status.Allocatable)}
 }
 
+// SetClaims sets the devices for claims of a new node. Pods that request the extended resource get GPUs by claims where
+// the kubelet offers none of it.
+func (n *Node) SetClaims(own *claims.Node, extended corev1.ResourceName) {
+	if n.Claims = own; own != nil && extended != "" && n.Allocatable[extended] == 0 {
+		n.Allocatable[extended] = n.Requested[extended] + own.GPUs
+	}
+}
+
 // Reservation keeps resources of a node for a pod of a plan that is not bound yet.
 type Reservation struct {
 	UID types.UID

@@ -27,23 +27,15 @@ type seen struct {
 	claims     *claims.Node
 }
 
-// of returns the nodes with their devices for claims. They are valid until the next call. Pods that request one of the
-// extended resources get GPUs by claims.
-func (n *nodes) of(infos []framework.NodeInfo, devices *claims.Nodes, extended []corev1.ResourceName) []*planner.Node {
+// of returns the nodes with their devices for claims. They are valid until the next call.
+func (n *nodes) of(infos []framework.NodeInfo, devices *claims.Nodes) []*planner.Node {
 	n.known = slices.Grow(n.known, len(infos))[:len(infos)]
 	n.seen = slices.Grow(n.seen, len(infos))[:len(infos)]
 	for i, info := range infos {
 		own := devices.Of(info.Node().Name)
 		if now := (seen{info.GetGeneration(), len(info.GetPods()), own}); n.known[i] == nil || n.seen[i] != now {
-			node := nodeOf(info)
-			node.Claims = own
-			for _, gpu := range extended {
-				// The scheduler makes claims only where the kubelet offers none of the resource.
-				if own != nil && node.Allocatable[gpu] == 0 {
-					node.Allocatable[gpu] = node.Requested[gpu] + own.GPUs
-				}
-			}
-			n.known[i], n.seen[i] = node, now
+			n.known[i], n.seen[i] = nodeOf(info), now
+			n.known[i].SetClaims(own, devices.Extended())
 		}
 	}
 	return n.known
@@ -73,11 +65,7 @@ func amountsOf(r framework.Resource) planner.Amounts {
 // nodesOf returns the nodes with the devices that claims can get.
 func (p *Plugin) nodesOf(infos []framework.NodeInfo) []*planner.Node {
 	p.readClaims()
-	var extended []corev1.ResourceName
-	if gpus := p.gpus.GPUs(); claims.Extended(p.handle.SharedDRAManager(), gpus) {
-		extended = gpus
-	}
-	return p.nodes.of(infos, &p.devices, extended)
+	return p.nodes.of(infos, p.devices)
 }
 
 // readClaims updates the devices for claims.

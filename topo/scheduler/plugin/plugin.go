@@ -93,7 +93,7 @@ type Plugin struct {
 	budgets    policylisters.PodDisruptionBudgetLister
 	controller *controller.Controller
 	nodes      nodes
-	devices    claims.Nodes
+	devices    *claims.Nodes
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
 	// demand has learned from the pods with GPUs. capacity counts the GPUs of all nodes, in percent of one, at the
@@ -132,7 +132,7 @@ func newPlugin(
 	metrics := gangcache.NewMetrics()
 	p := &Plugin{
 		args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), log, metrics.IgnoredAnnotations),
-		selected: map[planner.Key]bool{},
+		selected: map[planner.Key]bool{}, devices: claims.New(ctx),
 	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
