@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -169,6 +170,14 @@ func TestGangOfOwnClaims(t *testing.T) {
 	}
 	t.Log(f.rejected(t, "sixteen", 16, "rejected by podgroup sixteen: 15 of 16"))
 	t.Log(f.rejected(t, "impossible", 2, "rejected by podgroup impossible: none of 2"))
+	for gang, want := range map[string]string{
+		"sixteen": "15 pods", "impossible": `claim "devices", request "devices": 0 of 8 devices match selector device.attributes[`,
+	} {
+		out, _ := f.laptop(t).run(t, "why", "-n", f.namespace, gang)
+		if t.Log(out); !strings.Contains(out, want) {
+			t.Errorf("heddle why %s lacks %s", gang, want)
+		}
+	}
 	f.later(t, "later")
 	if on, n := f.bound(t, "sixteen"), f.allocated(t); len(on) != 0 || n != 1 {
 		t.Errorf("without room for all, members are on %v, and %d claims have devices", on, n)
@@ -222,15 +231,22 @@ func TestClaimGangInOneLeaf(t *testing.T) {
 	busy.Spec.SchedulerName, busy.Spec.NodeSelector = schedulerName, map[string]string{corev1.LabelHostname: names[0]}
 	f.create(t, busy)
 	f.running(t, "busy", 1)
-	leaves := func(prefix string, n int) map[string]int {
+	leaves := func(prefix string) map[string]int {
 		all := map[string]int{}
-		for node, pods := range f.running(t, prefix, n) {
-			all[at[node]] += pods
-		}
+		eventually(t, func() string {
+			on := f.bound(t, prefix)
+			if len(on) != 4 {
+				return fmt.Sprintf("%d of 4 pods have a node", len(on))
+			}
+			for _, node := range on {
+				all[at[node]]++
+			}
+			return ""
+		})
 		return all
 	}
 	f.kubectl(t, "-n", f.namespace, "apply", "-f", f.example("claims/gang.yaml"))
-	if got := leaves("claim-gang", 4); got[leafB] != 4 {
+	if got := leaves("claim-gang"); got[leafB] != 4 {
 		t.Errorf("the gang is in the leaves %v", got)
 	}
 	f.kubectl(t, "-n", f.namespace, "delete", "job", "claim-gang", "--cascade=foreground")
@@ -243,5 +259,5 @@ func TestClaimGangInOneLeaf(t *testing.T) {
 	for i := range 4 {
 		f.create(t, claiming(f.pod(fmt.Sprint("default-", i), 0, nil), "four"))
 	}
-	t.Logf("kube-scheduler puts the same pods into the leaves %v", leaves("default", 4))
+	t.Logf("kube-scheduler puts the same pods into the leaves %v", leaves("default"))
 }

@@ -96,7 +96,7 @@ func New(ctx context.Context) *Nodes {
 	return &Nodes{allocate: func(t *trial, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 		within, cancel := context.WithTimeout(silent, maxSearch)
 		defer cancel()
-		allocator, err := structured.NewAllocator(within, features(), t.state, t.classes, t.slices, compiled)
+		allocator, err := structured.NewAllocator(within, features(), *t.state, t.classes, t.slices, compiled)
 		if err != nil {
 			return nil, fmt.Errorf("allocator: %w", err)
 		}
@@ -124,7 +124,7 @@ func (n *Nodes) Update(c Cluster) {
 			name = *s.Spec.NodeName
 		}
 		if now[name] == nil {
-			now[name] = &Node{allocate: n.allocate, classes: c.Classes, state: newState()}
+			now[name] = &Node{allocate: n.allocate, classes: c.Classes, state: NewState()}
 		}
 		now[name].slices = append(now[name].slices, s)
 		id := structured.MakeDeviceID(s.Spec.Driver, s.Spec.Pool.Name, "")

@@ -27,7 +27,7 @@ type manager struct {
 	slices  []*resourceapi.ResourceSlice
 	claims  map[string]*resourceapi.ResourceClaim
 	pending map[types.UID]*resourceapi.AllocationResult
-	state   structured.AllocatedState
+	state   *structured.AllocatedState
 	classes
 }
 
@@ -40,7 +40,7 @@ func (m *manager) ResourceClaims() framework.ResourceClaimTracker { return m }
 func (m *manager) ResourceSlices() framework.ResourceSliceLister  { return m }
 func (m *manager) DeviceClasses() framework.DeviceClassLister     { return m.classes }
 
-func (m *manager) GatherAllocatedState() (*structured.AllocatedState, error) { return &m.state, nil }
+func (m *manager) GatherAllocatedState() (*structured.AllocatedState, error) { return m.state, nil }
 func (m *manager) List() ([]*resourceapi.ResourceClaim, error)               { return nil, nil }
 
 func (m *manager) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
@@ -61,7 +61,7 @@ func (m *manager) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, erro
 // newManager is for nodes of four GPUs, each with an HCA and the pair of both.
 func newManager(nodes ...string) *manager {
 	m := &manager{
-		state: newState(), claims: map[string]*resourceapi.ResourceClaim{},
+		state: NewState(), claims: map[string]*resourceapi.ResourceClaim{},
 		pending: map[types.UID]*resourceapi.AllocationResult{},
 	}
 	for name, device := range map[string]claims.Type{
@@ -304,7 +304,7 @@ func TestUpdateKeepsNodes(t *testing.T) {
 	if n.Of("a") != a || n.Of("b") != b {
 		t.Error("nothing changed, and nodes are new")
 	}
-	m.state = newState()
+	m.state = NewState()
 	m.allocate("gpu-0")
 	m.read(t, n)
 	if n.Of("a") == a || n.Of("b") != b || n.Of("a").GPUs != 3 {
@@ -413,9 +413,9 @@ func TestBadClaims(t *testing.T) {
 	n := m.read(t, New(t.Context()))
 	m.claim("going", request(claims.ClassGPU, 1, nil)).DeletionTimestamp = &metav1.Time{}
 	for want, pod := range map[string]*corev1.Pod{
-		"pod p: ResourceClaim devices is not created yet":                        m.pod("p", "none"),
-		`ResourceClaim gone: resourceclaims.resource.k8s.io "gone" not found`:    sharing("p", "gone"),
-		"ResourceClaim going: it is being deleted":                               sharing("p", "going"),
+		`claim "devices": pod "ai/p": ResourceClaim not created yet`:             m.pod("p", "none"),
+		`claim "devices": resourceclaims.resource.k8s.io "gone" not found`:       sharing("p", "gone"),
+		`claim "devices": ResourceClaim going is being deleted`:                  sharing("p", "going"),
 		"ResourceClaim p-devices, request r: DeviceClass nothing does not exist": m.pod("p", "", request("nothing", 1, nil)),
 	} {
 		if _, err := n.Demands(m, []*corev1.Pod{pod}, []bool{false}); err == nil || !strings.Contains(err.Error(), want) {

@@ -110,23 +110,23 @@ func (r *reader) learn(pod *corev1.Pod, ref *corev1.PodResourceClaim) {
 // claim returns the claim that a pod refers to, without requests if the pod does without.
 func (r *reader) claim(pod *corev1.Pod, ref *corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
 	name, _, err := resourceclaim.Name(pod, ref)
+	if err == nil && name == nil {
+		return &resourceapi.ResourceClaim{}, nil
+	}
+	var claim *resourceapi.ResourceClaim
 	if err == nil {
-		if name == nil {
-			return &resourceapi.ResourceClaim{}, nil
-		}
-		var claim *resourceapi.ResourceClaim
-		if claim, err = r.Get(pod.Namespace, *name); err == nil && claim.DeletionTimestamp != nil {
-			err = fmt.Errorf("it is being deleted")
-		}
-		if err == nil {
-			return claim, nil
-		}
-		return nil, fmt.Errorf("ResourceClaim %s: %w", *name, err)
+		claim, err = r.Get(pod.Namespace, *name)
 	}
-	if example := r.byTemplate[templateOf(pod, ref)]; example != nil {
+	example := r.byTemplate[templateOf(pod, ref)]
+	switch {
+	case err != nil && example != nil:
 		return example, nil
+	case err != nil:
+		return nil, fmt.Errorf("claim %q: %w", ref.Name, err)
+	case claim.DeletionTimestamp != nil:
+		return nil, fmt.Errorf("claim %q: ResourceClaim %s is being deleted", ref.Name, claim.Name)
 	}
-	return nil, fmt.Errorf("ResourceClaim %s is not created yet", ref.Name)
+	return claim, nil
 }
 
 func (r *reader) demand(pod *corev1.Pod, placed bool) (*Demand, error) {
@@ -152,7 +152,7 @@ func (r *reader) demand(pod *corev1.Pod, placed bool) (*Demand, error) {
 			}
 			nodes, err := nodeaffinity.NewNodeSelector(allocation.NodeSelector)
 			if err != nil {
-				return nil, fmt.Errorf("ResourceClaim %s: %w", claim.Name, err)
+				return nil, fmt.Errorf("claim %q: %w", pod.Spec.ResourceClaims[i].Name, err)
 			}
 			d.pins, like = append(d.pins, pin{pod.Spec.ResourceClaims[i].Name, nodes}), append(like, allocation.NodeSelector)
 			continue

@@ -20,7 +20,7 @@ type Node struct {
 
 	allocate allocate
 	slices   []*resourceapi.ResourceSlice
-	state    structured.AllocatedState
+	state    *structured.AllocatedState
 	shared   *Node // The devices of all nodes.
 	classes  Classes
 	// rooms are known results of Room by demand, valid with these labels of the node.
@@ -34,8 +34,9 @@ type allocate func(*trial, []*resourceapi.ResourceClaim) ([]resourceapi.Allocati
 // room is how many pods fit, of at most some.
 type room struct{ pods, most int64 }
 
-func newState() structured.AllocatedState {
-	return structured.AllocatedState{
+// NewState returns the state of a cluster without allocated devices.
+func NewState() *structured.AllocatedState {
+	return &structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
@@ -138,7 +139,7 @@ func (n *Node) Fits(node *corev1.Node, all, beside []*Demand) bool {
 type trial struct {
 	*Node
 	node  *corev1.Node
-	state structured.AllocatedState
+	state *structured.AllocatedState
 	// slices are the node's own and those of all nodes.
 	slices []*resourceapi.ResourceSlice
 	// shared are the claims of several pods that have devices already.
@@ -146,7 +147,7 @@ type trial struct {
 }
 
 func (n *Node) trial(node *corev1.Node) *trial {
-	t := &trial{Node: n, node: node, state: newState(), shared: map[types.UID]bool{}}
+	t := &trial{Node: n, node: node, state: NewState(), shared: map[types.UID]bool{}}
 	for _, of := range []*Node{n, n.shared} {
 		if of != nil {
 			t.slices = append(t.slices, of.slices...)
@@ -166,14 +167,14 @@ func (t *trial) take(d *Demand) bool {
 		return false
 	}
 	for i := range results {
-		add(&t.state, &results[i])
+		Add(t.state, &results[i])
 		t.shared[wanted[i].UID] = d.shared[wanted[i].UID]
 	}
 	return true
 }
 
-// add adds an allocation to a state.
-func add(state *structured.AllocatedState, allocation *resourceapi.AllocationResult) {
+// Add adds an allocation to a state.
+func Add(state *structured.AllocatedState, allocation *resourceapi.AllocationResult) {
 	for i := range allocation.Devices.Results {
 		r := &allocation.Devices.Results[i]
 		id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)

@@ -93,7 +93,7 @@ func alternatives(r *resourceapi.DeviceRequest) (all []resourceapi.ExactDeviceRe
 
 // whyRequest adds the parts of a request one after another, and returns the first that leaves too few devices.
 func (t *trial) whyRequest(r *resourceapi.ExactDeviceRequest) string {
-	idle := &trial{Node: t.Node, node: t.node, slices: t.slices, state: newState()}
+	idle := &trial{Node: t.Node, node: t.node, slices: t.slices, state: NewState()}
 	probe := resourceapi.ExactDeviceRequest{
 		DeviceClassName: r.DeviceClassName,
 		Tolerations:     []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}},

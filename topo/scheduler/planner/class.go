@@ -40,6 +40,8 @@ type Class struct {
 	Key Key
 	// Amounts are the requests of one pod, without zeros.
 	Amounts Amounts
+	// Claims are those of one pod; nil without any.
+	Claims *claims.Demand
 
 	affinity    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
@@ -55,9 +57,8 @@ type Class struct {
 	hcas Amounts
 	// selector is nil if the pods accept any GPU.
 	selector *sgpu.Selector
-	// claims are of one pod, nil without any; own is the key without them.
-	claims *claims.Demand
-	own    Key
+	// own is the key without claims.
+	own Key
 }
 
 // ClassOf returns the class of a pod. Its selector counts if it requests whole GPUs;
@@ -92,11 +93,11 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 
 // With returns the class with other claims, nil for none.
 func (c *Class) With(demand *claims.Demand) *Class {
-	if demand == c.claims {
+	if demand == c.Claims {
 		return c
 	}
 	out := *c
-	if out.claims, out.Key = demand, c.own; demand != nil {
+	if out.Claims, out.Key = demand, c.own; demand != nil {
 		out.Key = sha256.Sum256(append(c.own[:], demand.Key[:]...))
 	}
 	return &out
@@ -154,7 +155,7 @@ func (c *Class) Obstacle(node *corev1.Node) string {
 	if !c.selects(node) {
 		return "node selector or affinity"
 	}
-	return c.claims.Obstacle(node)
+	return c.Claims.Obstacle(node)
 }
 
 // Selects reports whether the pods name the nodes that they accept, or need some that have several HCAs. gpus are

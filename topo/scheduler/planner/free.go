@@ -131,8 +131,8 @@ func (f *Free) Count(c *Class) int32 {
 	if c.exclusive {
 		n = min(n, 1)
 	}
-	if c.claims != nil && n > 0 {
-		n = f.node.Claims.Room(f.node.Node, c.claims, f.claims, n)
+	if c.Claims != nil && n > 0 {
+		n = f.node.Claims.Room(f.node.Node, c.Claims, f.claims, n)
 	}
 	return int32(max(0, n))
 }
@@ -182,8 +182,8 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 			return false
 		}
 		total.Add(c.Amounts, int64(n))
-		if c.claims != nil {
-			demands = append(demands, slices.Repeat([]*claims.Demand{c.claims}, int(n))...)
+		if c.Claims != nil {
+			demands = append(demands, slices.Repeat([]*claims.Demand{c.Claims}, int(n))...)
 		}
 	}
 	return f.Lacks(total) == "" && f.node.Claims.Fits(f.node.Node, demands, f.claims)

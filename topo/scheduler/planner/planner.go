@@ -60,7 +60,7 @@ type Member struct {
 // Reservation returns what a plan keeps for the member.
 func (m *Member) Reservation() Reservation {
 	return Reservation{
-		UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts, Claims: m.Class.claims,
+		UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts, Claims: m.Class.Claims,
 	}
 }
 
