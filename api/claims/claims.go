@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/heddle-dev/heddle/api/config"
 )
@@ -29,12 +31,16 @@ const (
 // Type is the attribute "type" of a device.
 type Type string
 
-// The types of devices. A pair is a GPU with the HCA that is nearest to it.
+// The types of devices. A pair is a GPU with the HCA that is nearest to it. Monitor is a GPU for adminAccess: the
+// scheduler of Kubernetes 1.37 gives a device with counters or capacity to no administrator while it is used. IMEX is
+// a channel of an NVLink clique, which no node has alone.
 const (
-	GPU  Type = "gpu"
-	Pair Type = "pair"
-	HCA  Type = "hca"
-	MIG  Type = "mig"
+	GPU     Type = "gpu"
+	Pair    Type = "pair"
+	Monitor Type = "monitor"
+	HCA     Type = "hca"
+	MIG     Type = "mig"
+	IMEX    Type = "imex"
 )
 
 // Attributes of devices, below the driver's domain.
@@ -59,6 +65,28 @@ const (
 	CapacityVCore   = "vcore"
 	CapacityVMemory = "vmemory"
 )
+
+// The IMEX channels of an NVLink clique are a pool with the clique's name behind a prefix: "imex/<clusterUUID>.<cliqueID>".
+// Channels 1 to Channels are published, as many devices as one ResourceSlice can have and more than the GPUs of a
+// clique. Channel 0 is for nodes that give it to all containers.
+const (
+	poolIMEX      = "imex/"
+	deviceChannel = "channel-"
+	Channels      = 128
+)
+
+// ChannelPool returns the name of the pool of a clique.
+func ChannelPool(clique string) string { return poolIMEX + clique }
+
+// ChannelDevice returns the name of the device of a channel.
+func ChannelDevice(number int) string { return deviceChannel + strconv.Itoa(number) }
+
+// ParseChannel returns the channel of a device and the clique of its pool; false for a device of a node.
+func ParseChannel(pool, device string) (clique string, number int, ok bool) {
+	clique, ok = strings.CutPrefix(pool, poolIMEX)
+	number, _ = strconv.Atoi(strings.TrimPrefix(device, deviceChannel))
+	return clique, number, ok && number >= 1 && number <= Channels && device == ChannelDevice(number)
+}
 
 // Keys of taints of devices.
 const (

@@ -34,7 +34,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"address of /healthz and /readyz alone, in plain HTTP; empty: they are on --listen only")
 	fs.StringVar(&o.exportText, "exports", "labels,conditions",
 		"what the leader writes: labels, topograph (labels with NVIDIA topograph's keys), conditions (HeddleFabric of "+
-			"Nodes, and Events), hypernode (Volcano), kueue, kai, with commas between, or none; what is not named is removed")
+			"Nodes, and Events), hypernode (Volcano), kueue, kai, imex (ResourceSlices), with commas between, or none; what is "+
+			"not named is removed")
 	fs.StringVar(&o.lease.Namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"namespace of the lease, whose holder writes; default $POD_NAMESPACE; empty: always write")
 	fs.StringVar(&o.tlsDir, "tls-dir", "",
@@ -69,20 +70,20 @@ func (o *options) Check() error {
 func (o *options) parts() error {
 	names := []string{
 		export.FormatLabels, "topograph", "conditions", export.FormatHyperNode, export.FormatKueue, export.FormatKAI,
-		"none", "",
+		"imex", "none", "",
 	}
 	on := map[string]bool{}
 	for word := range strings.SplitSeq(o.exportText, ",") {
 		word = strings.TrimSpace(word)
 		if !slices.Contains(names, word) {
-			return fmt.Errorf("unsupported --exports %.40q: want %s", word, strings.Join(names[:7], ", "))
+			return fmt.Errorf("unsupported --exports %.40q: want %s", word, strings.Join(names[:8], ", "))
 		}
 		on[word] = true
 	}
 	o.exports = publish.Exports{
 		Labels:     export.LabelSets{Kinds: on[export.FormatLabels], Topograph: on["topograph"]},
 		Conditions: on["conditions"], HyperNodes: on[export.FormatHyperNode],
-		Kueue: on[export.FormatKueue], KAI: on[export.FormatKAI],
+		Kueue: on[export.FormatKueue], KAI: on[export.FormatKAI], IMEX: on["imex"],
 	}
 	if (o.exports.Kueue || o.exports.KAI) && !o.exports.Labels.Kinds {
 		return errors.New("--exports: kueue and kai read the labels: name labels too")

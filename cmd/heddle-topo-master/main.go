@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/internal/httpserve"
 	"github.com/heddle-dev/heddle/internal/kube"
@@ -182,9 +183,12 @@ func (d *daemon) publish() error {
 	if err != nil {
 		return fmt.Errorf("make a client for metadata: %w", err)
 	}
+	cluster := &d.configs.Current().Cluster
+	exports := d.options.exports
+	exports.CliqueLabel = cluster.Domains.Each()[0].GPUKey(wellknown.GPUClique) // The first vendor has NVLink.
 	p := publish.New(publish.Options{
-		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: d.options.exports,
-		Force: d.configs.Current().Cluster.LabelConflict == config.Force, Registry: d.registry, Log: d.log,
+		Latest: d.builder.Latest(), Objects: objects, Raw: d.core, Exports: exports,
+		Force: cluster.LabelConflict == config.Force, Registry: d.registry, Log: d.log,
 	})
 	d.runs = append(d.runs, func(ctx context.Context) error {
 		if d.options.lease.Namespace == "" {

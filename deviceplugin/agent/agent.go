@@ -150,7 +150,8 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	})
 	options := devicestate.Options{
 		NodeName: o.NodeName, Kubelet: kubelet.NewReader(a.pods, o.KubeletDir, o.now), API: o.API,
-		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Hook: o.Hook, Log: o.Log, Now: o.now,
+		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, ProcRoot: o.Processes.Root, Hook: o.Hook,
+		Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
 		options.Limiter = o.Limiter

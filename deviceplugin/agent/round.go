@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -45,13 +46,13 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	for _, uuid := range reset {
 		a.monitor.Reset(uuid)
 	}
+	ready := a.driver.known.Load() && a.modes.Known() // Before the spec is looked at: GPUs that lack one are tainted.
 	inv := a.inventory(c, found, modes, lasting)
 	a.state.Update(inv)
 	if reason := a.state.Unwritable(); reason != "" {
 		inv = inv.AllUnavailable(reason)
 	}
 	r := a.newRound(inv, found, modes, lasting)
-	ready := a.driver.known.Load() && a.modes.Known()
 	r.Wanted = a.resources.update(ctx, group, r, ready)
 	if a.claims != nil && ready {
 		a.claims.Update(inv)
@@ -97,9 +98,12 @@ func (a *Agent) inventory(
 		if !lasting.Until.IsZero() && lasting.Covers(now.UUID) {
 			state.Unhealthy = cmp.Or(state.Unhealthy, release.Reason)
 		}
+		at := slices.IndexFunc(found.Machine.GPUs, func(g machine.GPU) bool { return g.UUID == now.UUID })
+		needed := state.Mode == config.ModeSGPU || // Containers with MIG devices have those alone.
+			state.Mode == config.ModeClaims && at >= 0 && !found.Machine.GPUs[at].MIG.Enabled
 		// A container with a share may start again while its GPU changes its mode.
 		edits, err := a.driver.spec.GPUEdits(now.UUID)
-		if state.CDIEdits = edits; err != nil && (state.Mode == config.ModeSGPU || a.driver.spec.Absent()) {
+		if state.CDIEdits = edits; err != nil && (needed || a.driver.spec.Absent()) {
 			state.CDIError = err.Error()
 		}
 		gpus[now.UUID] = state

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
@@ -46,6 +47,8 @@ type ClaimDevice struct {
 	// GPU is the UUID of a GPU or MIG device, HCA the identity of an HCA; empty without one.
 	GPU string `json:"gpu,omitempty"`
 	HCA string `json:"hca,omitempty"`
+	// Channel is the number of an IMEX channel; 0 for another device.
+	Channel int `json:"channel,omitempty"`
 	// Share is the claim's part of the GPU, and Policy its QoS policy; nil and empty for an exclusive GPU.
 	Share  *allocation.Share `json:"share,omitempty"`
 	Policy string            `json:"policy,omitempty"`
@@ -92,8 +95,8 @@ func ParseClaim(content []byte, uid string) (*Claim, error) {
 		switch {
 		case !cdi.IsDevice(d.CDI) || d.Request == "" || d.Device == "":
 			return nil, fmt.Errorf("device %d: invalid names", i)
-		case d.GPU == "" && d.HCA == "":
-			return nil, fmt.Errorf("device %d: neither a GPU nor an HCA", i)
+		case d.GPU == "" && d.HCA == "" && (d.Channel < 1 || d.Channel > claims.Channels):
+			return nil, fmt.Errorf("device %d: neither a GPU nor an HCA nor a channel", i)
 		case d.Share != nil:
 			if err := allocation.CheckShares([]allocation.Share{*d.Share}); err != nil {
 				return nil, fmt.Errorf("device %d: %w", i, err)

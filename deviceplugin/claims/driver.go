@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	pluginregistration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	api "github.com/heddle-dev/heddle/api/claims"
@@ -33,6 +34,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
@@ -72,6 +74,7 @@ type Driver struct {
 const (
 	faultStart   = "claims-driver"
 	faultPublish = "claims-slices"
+	faultKubelet = "claims-kubelet"
 )
 
 // New makes a driver. Run serves it.
@@ -89,8 +92,17 @@ func (d *Driver) Update(inv *inventory.Inventory) {
 	d.health.changed()
 }
 
-// Problems returns what is wrong now.
-func (d *Driver) Problems() []report.Problem { return d.faults.Problems() }
+// Problems returns what is wrong now, and [report.ClaimsPlain] on an old API server.
+func (d *Driver) Problems() []report.Problem {
+	all := d.faults.Problems()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.plain {
+		all = append(all, report.Problem{Name: report.ClaimsPlain, Reason: "the API server drops fields of ResourceSlices: " +
+			"claims get whole GPUs, MIG devices and HCAs, without pairs, shares and taints"})
+	}
+	return all
+}
 
 // Run serves the driver until ctx ends. The specs of prepared claims are back before the kubelet can call.
 func (d *Driver) Run(ctx context.Context) error {
@@ -132,8 +144,17 @@ func (d *Driver) Run(ctx context.Context) error {
 			return nil
 		case <-d.due:
 		}
+		d.faults.Note(faultKubelet, rejected(helper.RegistrationStatus()))
 		_ = d.State.RestoreClaims(ctx, false)
 	}
+}
+
+// rejected returns why the kubelet does not take the driver: it knows no DRA, for instance.
+func rejected(s *pluginregistration.RegistrationStatus) error {
+	if s == nil || s.PluginRegistered { // nil: it has not answered yet.
+		return nil
+	}
+	return fmt.Errorf("the kubelet rejects the DRA driver: %s", s.Error)
 }
 
 // startEvery is the time between two tries to start.
@@ -231,6 +252,12 @@ func (d *Driver) device(
 	claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult, devices *pool.Pool,
 	inv *inventory.Inventory,
 ) (*allocate.ClaimDevice, error) {
+	if clique, channel, ok := api.ParseChannel(r.Pool, r.Device); ok {
+		if own, _ := labels.Clique(inv.Machine); own != clique {
+			return nil, fmt.Errorf("pool %s is not of node %s: its GPUs are in clique %q", r.Pool, d.NodeName, own)
+		}
+		return &allocate.ClaimDevice{Request: r.Request, Pool: r.Pool, Device: r.Device, Channel: channel}, nil
+	}
 	if r.Pool != d.NodeName {
 		return nil, fmt.Errorf("pool %s is not of node %s", r.Pool, d.NodeName)
 	}
@@ -238,13 +265,17 @@ func (d *Driver) device(
 	if !known {
 		return nil, fmt.Errorf("device %s is not on node %s any more, or not allocated by claims", r.Device, d.NodeName)
 	}
+	admin := r.AdminAccess != nil && *r.AdminAccess
+	if device.Type == api.Monitor && !admin {
+		return nil, fmt.Errorf("device %s is for requests with adminAccess", r.Device)
+	}
 	parameters, err := parametersOf(claim, r.Request)
 	if err != nil {
 		return nil, err
 	}
 	own := &allocate.ClaimDevice{
 		Request: r.Request, Pool: r.Pool, Device: r.Device, GPU: device.GPU, HCA: device.HCA,
-		Monitor: r.AdminAccess != nil && *r.AdminAccess,
+		Monitor: admin,
 	}
 	if r.ShareID != nil {
 		own.ShareID = string(*r.ShareID)

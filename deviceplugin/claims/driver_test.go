@@ -1,13 +1,18 @@
 package claims
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	dra "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -28,6 +34,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/discovery/labels"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -46,7 +54,7 @@ type rig struct {
 	inv    *inventory.Inventory
 }
 
-func newRig(tb testing.TB) *rig {
+func newRig(tb testing.TB, before ...func(*fake.Clientset)) *rig {
 	tb.Helper()
 	m, c := machines.Load(tb, "dgx-h100"), config.Default()
 	c.Mode = config.ModeClaims
@@ -54,17 +62,24 @@ func newRig(tb testing.TB) *rig {
 	dir := tb.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{t: tb, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "uid-node"}}), inv: inv}
-	// The API server in memory does not complete names.
-	r.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if s, ok := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice); ok && s.Name == "" {
-			s.Name = s.GenerateName + "x"
+	// The API server in memory completes no names, and counts no versions, by which the library knows its own writes.
+	var version atomic.Int64
+	r.client.PrependReactor("*", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if written, ok := a.(interface{ GetObject() runtime.Object }); ok {
+			if s, ok := written.GetObject().(*resourceapi.ResourceSlice); ok {
+				s.Name = cmp.Or(s.Name, s.GenerateName+"x")
+				s.ResourceVersion = strconv.FormatInt(version.Add(1), 10)
+			}
 		}
 		return false, nil, nil
 	})
+	for _, f := range before {
+		f(r.client)
+	}
 	r.Driver = New(Options{
 		NodeName: node, Client: r.client, Dir: filepath.Join(dir, "plugin"), KubeletDir: dir, Log: log,
 		State: devicestate.New(devicestate.Options{
-			CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), Hook: "/heddle-cdi-hook", Log: log,
+			CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), ProcRoot: dir, Hook: "/heddle-cdi-hook", Log: log,
 		}, inv),
 		Names: func(uuids []string) []string {
 			names := slices.Clone(uuids)
@@ -154,6 +169,11 @@ func TestPrepare(t *testing.T) {
 	if devices, reason = r.prepare(r.allocated("other", stranger, r.device(api.GPU, 2))); reason != "" || len(devices) != 1 {
 		t.Errorf("a claim that is another driver's in part: %v, %s", devices, reason)
 	}
+	monitor := r.device(api.Monitor, 0)
+	monitor.AdminAccess = new(true)
+	if devices, reason = r.prepare(r.allocated("admin", monitor)); reason != "" || len(devices) != 1 {
+		t.Errorf("a GPU that is held, with adminAccess: %v, %s", devices, reason)
+	}
 	gone, elsewhere := r.device(api.GPU, 3), r.device(api.GPU, 3)
 	gone.Device, elsewhere.Pool = "gpu-gone", "gpu-2"
 	for want, result := range map[string]resourceapi.DeviceRequestAllocationResult{
@@ -161,6 +181,7 @@ func TestPrepare(t *testing.T) {
 		"request r: device gpu-gone is not on node gpu-1": gone,
 		"request r: pool gpu-2 is not of node gpu-1":      elsewhere,
 		"is held by claim ml/other":                       r.device(api.Pair, 2),
+		"is for requests with adminAccess":                r.device(api.Monitor, 0),
 	} {
 		if _, reason := r.prepare(r.allocated(fmt.Sprintf("bad-%d", len(want)), result)); !strings.Contains(reason, want) {
 			t.Errorf("%q, want %q in it", reason, want)
@@ -211,49 +232,196 @@ func TestParametersAndShares(t *testing.T) {
 	}
 }
 
-// A fault shows in the slices, and is gone after the recovery.
-func TestPublish(t *testing.T) {
+// A claim's IMEX channel is that of the clique that the node is in now.
+func TestPrepareChannel(t *testing.T) {
 	r := newRig(t)
-	published := func() (slices, devices, tainted int) {
-		list, err := r.client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-		if err != nil {
+	in := *r.inv
+	in.Machine = machines.Load(t, "gb200-tray")
+	r.Update(&in)
+	clique, _ := labels.Clique(in.Machine)
+	channel := func(pool, device string) resourceapi.DeviceRequestAllocationResult {
+		return resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: api.Driver, Pool: pool, Device: device}
+	}
+	c := r.allocated("job", channel(api.ChannelPool(clique), api.ChannelDevice(17)))
+	if _, reason := r.prepare(c); !strings.Contains(reason, "request r: IMEX channel 17") {
+		t.Errorf("without /proc/devices: %q", reason)
+	}
+	devices := func(text string) {
+		if err := os.WriteFile(filepath.Join(r.KubeletDir, "devices"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		slices = len(list.Items)
-		for i := range list.Items {
-			for j := range list.Items[i].Spec.Devices {
-				devices++
-				tainted += min(1, len(list.Items[i].Spec.Devices[j].Taints))
-			}
-		}
-		return slices, devices, tainted
 	}
-	wait := func(tainted int) {
-		t.Helper()
-		deadline := time.Now().Add(patience)
-		for {
-			slices, devices, got := published()
-			all := pool.Of(r.inv)
-			if slices == len(all.Slices()) && devices == len(all.Devices()) && got == tainted {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%d devices, %d with taints, want %d", devices, got, tainted)
-			}
-			<-time.After(10 * time.Millisecond)
+	devices("Character devices:\n  1 mem\n\nBlock devices:\n234 nvidia-caps-imex-channels\n")
+	if _, reason := r.prepare(c); !strings.Contains(reason, "the driver has no channels on this node") {
+		t.Errorf("without a driver: %q", reason)
+	}
+	devices("Character devices:\n  1 mem\n234 nvidia-caps-imex-channels\n\nBlock devices:\n  7 loop\n")
+	given, reason := r.prepare(c)
+	if reason != "" || len(given) != 1 || len(given[0].GetCdiDeviceIds()) != 1 {
+		t.Fatalf("%v, %q", given, reason)
+	}
+	_, name, _ := strings.Cut(given[0].GetCdiDeviceIds()[0], "=")
+	spec, err := os.ReadFile(filepath.Join(r.KubeletDir, "cdi", "heddle-claim-"+name+".json"))
+	const want = `{"path":"/dev/nvidia-caps-imex-channels/channel17","type":"c","major":234,"minor":17,"permissions":"rw"}`
+	if err != nil || !strings.Contains(string(spec), want) {
+		t.Errorf("spec %s, %v, want %s in it", spec, err, want)
+	}
+	for pool, want := range map[string]string{
+		"imex/other.0": "pool imex/other.0 is not of node gpu-1: its GPUs are in clique", "imex": "pool imex is not of node gpu-1",
+	} {
+		if _, reason := r.prepare(r.allocated("not-"+strings.ReplaceAll(pool, "/", "-"), channel(pool, "channel-1"))); !strings.Contains(reason, want) {
+			t.Errorf("%q, want %q in it", reason, want)
 		}
 	}
-	wait(0)
+}
+
+// published counts what is on the API server.
+func (r *rig) published() (slices, devices, tainted int) {
+	r.t.Helper()
+	list, err := r.client.ResourceV1().ResourceSlices().List(r.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i := range list.Items {
+		for j := range list.Items[i].Spec.Devices {
+			devices++
+			tainted += min(1, len(list.Items[i].Spec.Devices[j].Taints))
+		}
+	}
+	return len(list.Items), devices, tainted
+}
+
+// wait waits until all is published, with this many tainted devices.
+func (r *rig) wait(tainted int) {
+	r.t.Helper()
+	all := pool.Of(r.inv)
+	deadline := time.Now().Add(patience)
+	for {
+		slices, devices, got := r.published()
+		if slices == len(all.Slices()) && devices == len(all.Devices()) && got == tainted {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%d slices, %d devices, %d with taints, want %d", slices, devices, got, tainted)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// writes counts the requests that change slices.
+func (r *rig) writes() (n int) {
+	for _, a := range r.client.Actions() {
+		if a.GetResource().Resource == "resourceslices" && slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) {
+			n++
+		}
+	}
+	return n
+}
+
+// sick is the node with one GPU unhealthy.
+func (r *rig) sick() *inventory.Inventory {
 	sick := *r.inv
-	sick.GPUs = map[string]inventory.GPU{}
-	for uuid, g := range r.inv.GPUs {
-		if uuid == r.inv.Machine.GPUs[5].UUID {
-			g.Unhealthy = "XID 79"
-		}
-		sick.GPUs[uuid] = g
+	sick.GPUs = maps.Clone(r.inv.GPUs)
+	uuid := r.inv.Machine.GPUs[5].UUID
+	g := sick.GPUs[uuid]
+	g.Unhealthy = "XID 79"
+	sick.GPUs[uuid] = g
+	return &sick
+}
+
+// A fault shows in the slices, and is gone after the recovery: one write each.
+func TestPublish(t *testing.T) {
+	r := newRig(t)
+	r.wait(0)
+	first := len(pool.Of(r.inv).Slices())
+	if n := r.writes(); n != first {
+		t.Errorf("%d writes of %d slices", n, first)
 	}
-	r.Update(&sick)
-	wait(2) // The GPU and its pair.
+	r.Update(r.sick())
+	r.wait(2) // The GPU and its pair.
 	r.Update(r.inv)
-	wait(0)
+	r.wait(0)
+	if n := r.writes(); n != first+2 {
+		t.Errorf("%d writes for a fault and its end", n-first)
+	}
+}
+
+// A GPU that fails and recovers 1,000 times is written at most once a second, and its last state is right.
+func TestFlaps(t *testing.T) {
+	r := newRig(t)
+	r.wait(0)
+	before, begin := r.writes(), time.Now()
+	sick := r.sick()
+	for range 1000 {
+		r.Update(sick)
+		r.Update(r.inv)
+	}
+	r.Update(sick)
+	r.wait(2)
+	if n, most := r.writes()-before, 2+int(time.Since(begin).Seconds()); n > most {
+		t.Errorf("%d writes, want at most %d", n, most)
+	}
+}
+
+// The API server is away at the start: the driver serves the kubelet, and publishes later.
+func TestStartWithoutAPIServer(t *testing.T) {
+	away := atomic.Bool{}
+	away.Store(true)
+	r := newRig(t, func(client *fake.Clientset) {
+		client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return away.Load(), nil, errors.New("connection refused")
+		})
+		client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			return away.Load(), nil, errors.New("connection refused")
+		})
+	})
+	_, err := r.dra.NodePrepareResources(t.Context(), &dra.NodePrepareResourcesRequest{
+		Claims: []*dra.Claim{{Namespace: "ml", Name: "new", Uid: "uid-new"}},
+	}, grpc.WaitForReady(true))
+	if err == nil || !strings.Contains(err.Error(), "claim ml/new: connection refused") {
+		t.Errorf("prepare: %v", err)
+	}
+	if _, err := r.dra.NodeUnprepareResources(t.Context(), &dra.NodeUnprepareResourcesRequest{
+		Claims: []*dra.Claim{{Namespace: "ml", Name: "old", Uid: "uid-old"}},
+	}); err != nil {
+		t.Errorf("unprepare: %v", err)
+	}
+	away.Store(false)
+	r.wait(0)
+}
+
+// An API server without the feature gates drops fields: the driver publishes what is left, and says so.
+func TestAPIServerWithoutGates(t *testing.T) {
+	drop := func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if written, ok := a.(interface{ GetObject() runtime.Object }); ok {
+			if s, ok := written.GetObject().(*resourceapi.ResourceSlice); ok {
+				s.Spec.SharedCounters = nil
+				for i := range s.Spec.Devices {
+					d := &s.Spec.Devices[i]
+					d.ConsumesCounters, d.AllowMultipleAllocations, d.Taints = nil, nil, nil
+				}
+			}
+		}
+		return false, nil, nil
+	}
+	r := newRig(t, func(client *fake.Clientset) {
+		client.PrependReactor("create", "resourceslices", drop)
+		client.PrependReactor("update", "resourceslices", drop)
+	})
+	want := 0
+	for _, s := range pool.Of(r.inv).Plain() {
+		want += len(s.Devices)
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		_, devices, _ := r.published()
+		problems := r.Problems()
+		if devices == want && len(problems) == 1 && problems[0].Name == report.ClaimsPlain {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d devices, want %d; problems %v", devices, want, problems)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }

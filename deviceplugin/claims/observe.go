@@ -35,7 +35,7 @@ func (d *Driver) Observe(ctx context.Context) (offered, held []inventory.Held, e
 	for i := range list.Items {
 		for j := range list.Items[i].Spec.Devices {
 			published := &list.Items[i].Spec.Devices[j]
-			if device, known := devices.Find(published.Name); known && device.GPU != "" && len(published.Taints) == 0 {
+			if device, given := gives(devices, published.Name); given && len(published.Taints) == 0 {
 				offered = append(offered, inventory.Held{Resource: api.Driver, ID: device.GPU})
 			}
 		}
@@ -49,6 +49,12 @@ func (d *Driver) Observe(ctx context.Context) (offered, held []inventory.Held, e
 		*s = observation{listed: listed, offered: offered, held: held}
 	}
 	return offered, d.seen.held, nil
+}
+
+// gives returns the device of a name, if who is allocated it has a GPU.
+func gives(devices *pool.Pool, name string) (pool.Device, bool) {
+	device, known := devices.Find(name)
+	return device, known && device.GPU != "" && device.Type != api.Monitor
 }
 
 // observation is what the last list of claims showed, and the GPUs that were offered before it.
@@ -73,7 +79,7 @@ func (d *Driver) allocated(ctx context.Context, devices *pool.Pool) (held []inve
 			if r.Driver != api.Driver || r.Pool != d.NodeName || r.AdminAccess != nil && *r.AdminAccess {
 				continue
 			}
-			if device, known := devices.Find(r.Device); known && device.GPU != "" {
+			if device, given := gives(devices, r.Device); given {
 				held = append(held, inventory.Held{
 					Resource: api.Driver, ID: device.GPU, Pod: "claim " + claim.Namespace + "/" + claim.Name,
 				})

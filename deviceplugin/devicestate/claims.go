@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -166,7 +167,8 @@ func (s *State) writeClaim(ctx context.Context, c *allocate.Claim) (*allocate.Cl
 	return c, nil
 }
 
-// claimEdits returns the edits for the GPU of each device, and the claim with the enforcers of its limits.
+// claimEdits returns the edits for the limits or the channel of each device, and the claim with the enforcers of its
+// limits.
 func (s *State) claimEdits(
 	ctx context.Context, c *allocate.Claim, inv *inventory.Inventory,
 ) ([][]*specs.ContainerEdits, *allocate.Claim, error) {
@@ -176,6 +178,13 @@ func (s *State) claimEdits(
 	next.Devices = slices.Clone(c.Devices)
 	for i := range next.Devices {
 		d := &next.Devices[i]
+		if d.Channel > 0 {
+			node, err := gpu.Channel(s.options.ProcRoot, d.Channel)
+			if err != nil {
+				return nil, nil, fmt.Errorf("request %s: %w", d.Request, err)
+			}
+			all[i] = []*specs.ContainerEdits{{DeviceNodes: []*specs.DeviceNode{node}}}
+		}
 		l, limited := limits[i]
 		if !limited || s.options.Limiter == nil {
 			continue

@@ -61,6 +61,8 @@ type Options struct {
 	StateDir string
 	// DevRoot is the directory of the runtime's device nodes; default /dev.
 	DevRoot string
+	// ProcRoot is the host's procfs; default /proc.
+	ProcRoot string
 	// Hook is heddle-cdi-hook's path on the node, which adds hints to a container's
 	// /etc/nccl.conf; empty: hints are in the environment alone.
 	Hook string
@@ -114,6 +116,7 @@ type State struct {
 // not an error: the other containers need the plugin.
 func New(o Options, inv *inventory.Inventory) *State {
 	o.Log, o.DevRoot = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.DevRoot, "/dev")
+	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
 	if o.Now == nil {
 		o.Now = time.Now
 	}

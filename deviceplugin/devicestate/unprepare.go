@@ -185,5 +185,6 @@ func (s *State) sweep(live map[string]bool) error {
 	}
 	s.mu.Unlock()
 	before := s.options.Now().Add(-unclaimedFor)
-	return errors.Join(s.cdi.Sweep(live, before), s.checkpoint.sweep(live, before))
+	return errors.Join(s.cdi.Sweep(live, before), s.checkpoint.sweep(live, before),
+		cdi.SweepDir(s.claimRecords.path, "", jsonSuffix, nil, before)) // Only temporary files: UIDs name no device.
 }

@@ -14,6 +14,9 @@ type Problem struct {
 	Reason string `json:"reason"`
 }
 
+// ClaimsPlain is the name of the Problem of an API server that knows less of DRA than heddle publishes.
+const ClaimsPlain = "claims-plain"
+
 // Faults are the current problems of one part of the device plugin. Its methods may be called from any goroutine.
 type Faults struct {
 	// Log gets those that come and go.

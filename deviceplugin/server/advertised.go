@@ -155,7 +155,13 @@ func (l *advertised) publishLocked() bool {
 	if len(l.withdrawn) > 0 {
 		list = slices.Clone(list)
 		for id, w := range l.withdrawn {
-			list = append(list, Device{ID: id, NUMA: w.numa})
+			d := Device{ID: id, NUMA: w.numa}
+			// The topology manager aligns each pod that requests the resource, also one that gets it by a claim, if any
+			// device has NUMA nodes, and rejects it for want of devices (topology_hints.go, GetTopologyHints).
+			if len(l.offered) == 0 {
+				d.NUMA = nil
+			}
+			list = append(list, d)
 		}
 		sortByID(list)
 	}

@@ -189,3 +189,16 @@ func TestNUMANodes(t *testing.T) {
 		t.Errorf("NUMA nodes (-want +got):\n%s", diff)
 	}
 }
+
+// A withdrawn device keeps its NUMA nodes beside others, and has none once the resource has no device.
+func TestNUMANodesOfWithdrawnDevices(t *testing.T) {
+	l := newAdvertised()
+	l.update([]Device{{ID: "a", Healthy: true, NUMA: []int64{0}}, {ID: "b", Healthy: true, NUMA: []int64{1}}})
+	l.update([]Device{{ID: "a", Healthy: true, NUMA: []int64{0}}})
+	if diff := cmp.Diff([]Device{{ID: "a", Healthy: true, NUMA: []int64{0}}, {ID: "b", NUMA: []int64{1}}}, l.current().devices); diff != "" {
+		t.Errorf("one is withdrawn (-want +got):\n%s", diff)
+	}
+	if l.update(nil); !cmp.Equal([]Device{{ID: "a"}, {ID: "b"}}, l.current().devices) {
+		t.Errorf("all are withdrawn: %+v", l.current().devices)
+	}
+}

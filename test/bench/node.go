@@ -192,15 +192,18 @@ func processorTime(pids []int) (sum time.Duration, err error) {
 }
 
 // proportional is the PSS of processes, in MB: memory that several have counts in parts.
-func proportional(pids []int) (mb float64, err error) {
+func proportional(pids []int) (mb float64, err error) { return memory(pids, "Pss:") }
+
+// memory sums a line of smaps_rollup over processes, in MB.
+func memory(pids []int, line string) (mb float64, err error) {
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		if err != nil {
 			return 0, err
 		}
-		for line := range strings.Lines(string(text)) {
-			fields := strings.Fields(line)
-			if len(fields) < 2 || fields[0] != "Pss:" {
+		for own := range strings.Lines(string(text)) {
+			fields := strings.Fields(own)
+			if len(fields) < 2 || fields[0] != line {
 				continue
 			}
 			kib, err := strconv.ParseFloat(fields[1], 64)

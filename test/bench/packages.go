@@ -89,22 +89,6 @@ func shares(ctx context.Context, log io.Writer) ([]row, error) {
 	})
 }
 
-// claimed runs claims through the DRA driver, with an API server in memory.
-func claimed(ctx context.Context, log io.Writer) ([]row, error) {
-	const pkg = "./deviceplugin/claims"
-	return runAll(ctx, log, []benchmark{
-		{pkg, "BenchmarkPrepare", "2s", []figure{
-			{"NodePrepareResources of a share beside 100 claims, p99", "p99-ms", 1, 10, "ms"},
-			{"the same, p50, to the least driver", "to-least", 1, 3, "x"},
-		}},
-		{pkg, "BenchmarkClaimsLeaveNothing", "1x", []figure{
-			{"1,000 claims come and go: goroutines more", "goroutines-more", 1, 0, ""},
-			{"files more", "files-more", 1, 0, ""},
-			{"claims more", "claims-more", 1, 0, ""},
-		}},
-	})
-}
-
 // topology runs the benchmarks of the tree: a fat tree of 8 rails, 5 % of
 // whose ports are mis-cabled, dead or swapped.
 func topology(ctx context.Context, log io.Writer) ([]row, error) {

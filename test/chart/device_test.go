@@ -209,7 +209,7 @@ func TestClaims(t *testing.T) {
 		t.Errorf("classes by default: %v", got)
 	}
 	r := renderDevice(t, "--kube-version", "1.34.0", "--set", on+",gpuDevice.kubeletDir=/data/kubelet")
-	want := []string{"gpu-hca.heddle.dev", "gpu.heddle.dev", "hca.heddle.dev", "mig.heddle.dev", "sgpu.heddle.dev"}
+	want := []string{"gpu-hca.heddle.dev", "gpu.heddle.dev", "hca.heddle.dev", "imex.heddle.dev", "mig.heddle.dev", "monitor.heddle.dev", "sgpu.heddle.dev"}
 	if diff := cmp.Diff(want, classes(r)); diff != "" {
 		t.Errorf("classes (-want +got):\n%s", diff)
 	}
@@ -249,5 +249,17 @@ func TestClaims(t *testing.T) {
 	if _, err := helm(t, "template", generated, chartDir, "--kube-version", "1.33.0", "--set", on+",localImages=true"); err == nil ||
 		!strings.Contains(err.Error(), "needs Kubernetes 1.34") {
 		t.Errorf("on Kubernetes 1.33: %v", err)
+	}
+	const imex = "topoDiscovery.master.exports={labels,imex}"
+	if _, err := helm(t, "template", generated, chartDir, "--set", "localImages=true,topoDiscovery.enabled=true,"+imex); err == nil ||
+		!strings.Contains(err.Error(), "imex needs gpuDevice.claims.enabled") {
+		t.Errorf("channels without claims: %v", err)
+	}
+	for set, want := range map[string][]string{on: {"list", "delete"}, on + "," + imex: {"list", "delete", "create", "patch"}} {
+		rules := get[*rbacv1.ClusterRole](t, renderTopo(t, "--set", set), "ClusterRole/"+topoMaster).Rules
+		at := slices.IndexFunc(rules, func(p rbacv1.PolicyRule) bool { return slices.Contains(p.Resources, "resourceslices") })
+		if at < 0 || !slices.Equal(rules[at].Verbs, want) {
+			t.Errorf("%s: rules %v, want %v of ResourceSlices", set, rules, want)
+		}
 	}
 }

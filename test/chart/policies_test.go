@@ -7,9 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/master/publish"
@@ -281,6 +283,52 @@ func TestTopoWorkerPolicy(t *testing.T) {
 			w.request["operation"], w.new = "DELETE", nil
 		}},
 	})
+}
+
+// Of ResourceSlices, topo-master writes those of IMEX channels, and a node's daemon its own.
+func TestSlicesPolicies(t *testing.T) {
+	type sliceWrite = write[resourcev1.ResourceSlice]
+	const on = "gpuDevice.claims.enabled=true"
+	by := func(daemon string, own resourcev1.ResourceSliceSpec) func() *sliceWrite {
+		own.Driver = claims.Driver
+		s := &resourcev1.ResourceSlice{Spec: own}
+		return func() *sliceWrite {
+			return &sliceWrite{
+				old: s.DeepCopy(), new: s.DeepCopy(), request: updating("s", daemon, "n1"),
+				resource: metav1.GroupResource{Group: resourcev1.GroupName, Resource: "resourceslices"},
+			}
+		}
+	}
+	channels := resourcev1.ResourceSliceSpec{
+		Pool: resourcev1.ResourcePool{Name: claims.ChannelPool("c.1")}, NodeSelector: &corev1.NodeSelector{},
+	}
+	node := resourcev1.ResourceSliceSpec{Pool: resourcev1.ResourcePool{Name: "n1"}, NodeName: new("n1")}
+	tries := []try[resourcev1.ResourceSlice]{
+		{"its own", func(*sliceWrite) {}},
+		{"made", func(w *sliceWrite) { w.request["operation"], w.old = "CREATE", nil }},
+		{"deleted", func(w *sliceWrite) { w.request["operation"], w.new = "DELETE", nil }},
+		{"another driver's", func(w *sliceWrite) { w.new.Spec.Driver = "gpu.nvidia.com" }},
+		{"of node n1", func(w *sliceWrite) { w.new.Spec = node; w.new.Spec.Driver = claims.Driver }},
+		{"of node n2", func(w *sliceWrite) {
+			w.new.Spec = node
+			w.new.Spec.Driver, w.new.Spec.NodeName = claims.Driver, new("n2")
+		}},
+		{"of channels", func(w *sliceWrite) { w.new.Spec = channels; w.new.Spec.Driver = claims.Driver }},
+		{"of all nodes", func(w *sliceWrite) {
+			w.new.Spec.NodeName, w.new.Spec.NodeSelector, w.new.Spec.AllNodes = nil, nil, new(true)
+		}},
+		{"another driver's deleted", func(w *sliceWrite) {
+			w.request["operation"], w.new, w.old.Spec.Driver = "DELETE", nil, "gpu.nvidia.com"
+		}},
+	}
+	for daemon, p := range map[string]struct {
+		own resourcev1.ResourceSliceSpec
+		of  rendered
+	}{
+		topoMaster: {channels, renderTopo(t, "--set", on)}, devicePlugin: {node, renderDevice(t, "--set", on)},
+	} {
+		checkPolicy(t, policyOf(t, p.of, daemon+"-slices"), daemon+"-slices", by(daemon, p.own), tries)
+	}
 }
 
 // The policy allows exactly what the code writes, and looks at nothing but

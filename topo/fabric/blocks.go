@@ -13,6 +13,7 @@ func (g *leafGroup) cut(n int, ids []string) {
 	if n == 0 || len(g.members) <= n {
 		return
 	}
+	g.blocks = make([]string, len(g.members))
 	width, places := map[string]int{}, map[int32][]place{}
 	for _, r := range g.rails {
 		width[r.Leaf.ID]++

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -50,23 +51,23 @@ type Builder struct {
 // node has the facts about a node, what follows from them alone, and its place in the last survey and tree.
 type node struct {
 	Node
-	links *links
-	// path are the names that its path gives it by level, nil for none; badPath is set if the path makes no sense.
-	path    []string
+	// The passes over all nodes read these in place of the report and its links, which lie elsewhere in memory: the
+	// number of the node's ends and its NVLink domain.
+	ends   int32
+	nvlink string
+	links  *links
+	// path are the names that its path gives it; badPath is set if the path makes no sense.
+	path    unique.Handle[names]
 	badPath bool
 	alien   bool // Its NVLink domain is of others.
 	// print is another one after each change of what the node's element follows from.
 	print uint64
 
 	torn bool // Between groups: its cables accuse nobody.
-	// group is the leaf group or nil, and index the node's number in it.
+	// group is the leaf group or nil, and index the node's number in it; class is its place in the tree.
 	group *leafGroup
 	index int
-	// chain holds the node's domains by level, or nil; home is the domain that shows it.
-	chain []*domain
-	home  *domain
-	// dissent are the levels at which other nodes contradict its path, by bit.
-	dissent uint32
+	class *class
 	// waits is when a finding makes it Degraded, zero without one that waits.
 	waits time.Time
 	// beat is the fault of its heartbeat, shown its last element.
@@ -92,8 +93,8 @@ func (b *Builder) Put(nodes ...Node) {
 	for _, now := range nodes {
 		i, found := find(b.order, now.Name)
 		if !found {
-			n := &node{Node: Node{Name: now.Name}, links: b.symbols.links(b.none)}
-			b.symbols.enter(n, 1)
+			n := &node{Node: Node{Name: now.Name, Report: b.none}}
+			b.read(n)
 			b.order = slices.Insert(b.order, i, n)
 		}
 		n := b.order[i]
@@ -102,9 +103,8 @@ func (b *Builder) Put(nodes ...Node) {
 		}
 		if n.Report != now.Report {
 			b.symbols.enter(n, -1)
-			n.links = b.symbols.links(now.Report)
-			b.symbols.enter(n, 1)
-			n.path, n.badPath = pathNames(b.levels, now.Report.Rest.Path)
+			n.Report = now.Report
+			b.read(n)
 			b.recabled = true
 		}
 		invalid := func(name string) bool { return wellknown.CheckValue(name) != nil }
@@ -114,6 +114,15 @@ func (b *Builder) Put(nodes ...Node) {
 		b.recabled = b.recabled || !slices.Equal(n.Names, now.Names)
 		n.Node, n.print, b.changed = now, newPrint(), true
 	}
+}
+
+// read reads a node's report, and counts the node.
+func (b *Builder) read(n *node) {
+	n.links, n.nvlink = b.symbols.links(n.Report), n.Report.Rest.NVLinkDomain
+	n.ends = n.links.ends.number
+	path, bad := pathNames(b.levels, n.Report.Rest.Path)
+	n.path, n.badPath = unique.Make(path), bad
+	b.symbols.enter(n, 1)
 }
 
 // Heartbeat records a heartbeat of a node with a report.
@@ -156,7 +165,7 @@ func (b *Builder) Snapshot(now time.Time) *Snapshot {
 
 // build makes the tree of all nodes.
 func (b *Builder) build() {
-	t := newTree(b.levels, b.order, b.tree)
+	t := newTree(b.levels, b.order)
 	t.rename(b.tree, b.symbols.ids)
 	parallel(len(b.order), func(from, to int32) {
 		for _, n := range b.order[from:to] {
@@ -178,8 +187,7 @@ func (b *Builder) compact() {
 	}
 	b.symbols = newSymbols()
 	for _, n := range b.order {
-		n.links = b.symbols.links(n.Report)
-		b.symbols.enter(n, 1)
+		b.read(n)
 	}
 	b.room = 2*b.symbols.size() + spare
 	b.survey = &survey{votes: &grouping{}}

@@ -20,10 +20,8 @@ type leafGroup struct {
 	foreign []stray
 	print   uint64 // Of the members.
 	*outcome
-	// spine is the ID that stands for the groups that share spines with this one, "" if no uplinks are known, above the
-	// number of its ends.
+	// spine is the ID that stands for the groups that share spines with this one, "" if no uplinks are known.
 	spine string
-	above int32
 }
 
 // outcome is the result of checking the cables of a leaf group.
@@ -35,8 +33,8 @@ type outcome struct {
 	expected []int32
 	// names counts what the leaves are called in the members' reports.
 	names map[int32]tally[string]
-	// findings are the faults of the members, blocks the parts of the group that they are in, in the order of members;
-	// "" if the group is not cut.
+	// findings are the faults of the members, blocks the parts of the group that they are in, in the order of members.
+	// blocks is empty if the group is not cut.
 	findings [][]Finding
 	blocks   []string
 }
@@ -71,7 +69,7 @@ func (g *leafGroup) check(ids []string) {
 		}
 	}
 	g.rails = c.expectations(all)
-	g.findings, g.blocks = make([][]Finding, len(g.members)), make([]string, len(g.members))
+	g.findings = make([][]Finding, len(g.members))
 	for i, m := range g.members {
 		g.findings[i] = c.faults(m, c.like[i])
 	}

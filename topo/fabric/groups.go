@@ -11,13 +11,10 @@ import (
 
 // ends are the links of one or more members.
 type ends struct {
-	number  int32
-	members int32
-	links   []link
+	number int32
+	links  []link
 	// bundles counts the same links by switch.
 	bundles tally[int32]
-	// follows is set for members that count only at switches with few links of others.
-	follows bool
 }
 
 // link leads from a rail to a switch.
@@ -50,6 +47,9 @@ type voting struct {
 	switches []junction
 	ends     []*ends
 	known    map[string]*ends
+	// members counts the members by ends. follows is set for those that count only at switches with few links of others.
+	members []int32
+	follows []bool
 }
 
 // junction is a switch with the ends that have links to it.
@@ -74,28 +74,30 @@ func (v *voting) connect(links []link, follows bool) *ends {
 	if e := v.known[string(key)]; e != nil {
 		return e
 	}
-	e := &ends{links: links, follows: follows, number: int32(len(v.ends))} //nolint:gosec // See compact.
+	e := &ends{links: links, number: int32(len(v.ends))} //nolint:gosec // See compact.
 	e.bundles.list = make([]count[int32], 0, len(links))
 	for _, l := range links {
 		e.bundles.add(l.to, 1)
 	}
 	v.ends, v.known[string(key)] = append(v.ends, e), e
+	v.members, v.follows = append(v.members, 0), append(v.follows, follows)
 	return e
 }
 
 // count gives ends n members more.
 func (v *voting) count(e *ends, n int32) {
-	e.members += n
+	v.members[e.number] += n
+	members := v.members[e.number]
 	for _, b := range e.bundles.list {
 		s := &v.switches[b.value]
 		links := &s.leading
-		if e.follows {
+		if v.follows[e.number] {
 			links = &s.following
 		}
 		*links += n * b.n
-		if s.touched = true; e.members == n {
+		if s.touched = true; members == n {
 			s.list = append(s.list, count[int32]{e.number, b.n})
-		} else if e.members == 0 {
+		} else if members == 0 {
 			s.list = slices.DeleteFunc(s.list, func(o count[int32]) bool { return o.value == e.number })
 		}
 	}
@@ -117,7 +119,7 @@ func (v *voting) vote(last *grouping) *grouping {
 }
 
 // counts reports whether links count at a switch in votes 1 and 3.
-func (v *voting) counts(h int32, e *ends) bool { return !e.follows || v.switches[h].leading <= few }
+func (v *voting) counts(h, ends int32) bool { return !v.follows[ends] || v.switches[h].leading <= few }
 
 // counted counts the links at a switch that do.
 func (v *voting) counted(h int32) int32 {
@@ -182,18 +184,17 @@ func (v *voting) forget(n int) []bool {
 // share counts the links that a switch has in common with each other one, and appends these to met.
 func (v *voting) share(h int32, shared, met []int32) []int32 {
 	for _, a := range v.switches[h].list {
-		e := v.ends[a.value]
-		if !v.counts(h, e) {
+		if !v.counts(h, a.value) {
 			continue
 		}
-		for _, b := range e.bundles.list {
-			if b.value == h || !v.counts(b.value, e) {
+		for _, b := range v.ends[a.value].bundles.list {
+			if b.value == h || !v.counts(b.value, a.value) {
 				continue
 			}
 			if shared[b.value] == 0 {
 				met = append(met, b.value)
 			}
-			shared[b.value] += min(a.n, b.n) * v.ends[a.value].members
+			shared[b.value] += min(a.n, b.n) * v.members[a.value]
 		}
 	}
 	return met
@@ -213,16 +214,16 @@ const maxDegree = 32
 func (v *voting) shareClasses(h, o, most int32) bool {
 	var classes [maxDegree + 1]struct{ here, there, both int32 }
 	for _, a := range v.switches[h].list {
-		if e := v.ends[a.value]; v.counts(h, e) {
+		if e := v.ends[a.value]; v.counts(h, a.value) {
 			c := &classes[min(len(e.links), maxDegree)]
-			if c.here += a.n * e.members; v.counts(o, e) {
-				c.both += min(a.n, e.bundles.count(o)) * e.members
+			if c.here += a.n * v.members[a.value]; v.counts(o, a.value) {
+				c.both += min(a.n, e.bundles.count(o)) * v.members[a.value]
 			}
 		}
 	}
 	for _, a := range v.switches[o].list {
-		if e := v.ends[a.value]; v.counts(o, e) {
-			classes[min(len(e.links), maxDegree)].there += a.n * e.members
+		if v.counts(o, a.value) {
+			classes[min(len(v.ends[a.value].links), maxDegree)].there += a.n * v.members[a.value]
 		}
 	}
 	here, there, both := int32(0), int32(0), int32(0)
@@ -273,8 +274,8 @@ func (v *voting) homes(votes []int32) []int32 {
 		for h := from; h < to; h++ {
 			t.reset()
 			for _, a := range v.switches[h].list {
-				if v.counts(h, v.ends[a.value]) {
-					t.add(votes[a.value], a.n*v.ends[a.value].members)
+				if v.counts(h, a.value) {
+					t.add(votes[a.value], a.n*v.members[a.value])
 				}
 			}
 			out[h] = t.most(v.compare)
@@ -294,7 +295,7 @@ func (v *voting) groups(out *grouping, home []int32) {
 	parallel(len(open), func(from, to int32) {
 		var t tally[int32]
 		for i := from; i < to; i++ {
-			if group := v.choice(i, home, &t); v.ends[i].members > 0 && len(v.ends[i].links) > 0 {
+			if group := v.choice(i, home, &t); v.members[i] > 0 && len(v.ends[i].links) > 0 {
 				out.group[i], open[i] = group, len(t.list) == 0 || t.isTied(group)
 				split[i] = slices.ContainsFunc(t.list, func(c count[int32]) bool { return c.n > 1 && c.value != group })
 			}
@@ -309,9 +310,9 @@ func (v *voting) groups(out *grouping, home []int32) {
 				out.tied[e.number], split[i] = tied, true
 			}
 		}
-		if !e.follows {
-			if members += e.members; split[i] {
-				between += e.members
+		if !v.follows[i] {
+			if members += v.members[i]; split[i] {
+				between += v.members[i]
 			}
 		}
 	}
@@ -325,7 +326,7 @@ func (v *voting) decide(groups, home []int32, open []bool) {
 		if t.reset(); home[h] < 0 {
 			for _, a := range v.switches[h].list {
 				if !open[a.value] {
-					t.add(groups[a.value], a.n*v.ends[a.value].members)
+					t.add(groups[a.value], a.n*v.members[a.value])
 				}
 			}
 			home[h] = cmp.Or(-t.most(v.compare), home[h])

@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -80,14 +79,12 @@ func Preset(mode Mode, nodeNumber int) []Level {
 // MaxLevels is the largest number of levels in a tree.
 const MaxLevels = 8
 
-// pathNames aligns a report's path with the levels: by the kinds that its elements name, else from the bottom. The
-// answer has a name for each level or "", and is nil without any. bad is set if the path contradicts the levels' order,
-// as a cycle does.
-func pathNames(levels []Level, path []string) (out []string, bad bool) {
-	if len(path) == 0 {
-		return nil, false
-	}
-	out = make([]string, len(levels))
+// names are the names that a path gives to a node's groups, by level, "" for none.
+type names [MaxLevels]string
+
+// pathNames aligns a report's path with the levels: by the kinds that its elements name, else from the bottom. bad is
+// set if the path contradicts the levels' order, as a cycle does.
+func pathNames(levels []Level, path []string) (out names, bad bool) {
 	last, named := -1, false
 	for _, element := range path {
 		for i, l := range levels {
@@ -95,7 +92,7 @@ func pathNames(levels []Level, path []string) (out []string, bad bool) {
 				continue
 			}
 			if i <= last {
-				return nil, true
+				return names{}, true
 			}
 			out[i], last, named = wellknown.Value(element), i, true
 			break
@@ -106,9 +103,6 @@ func pathNames(levels []Level, path []string) (out []string, bad bool) {
 			out[i] = wellknown.Value(levels[i].Kind + "-" + path[len(path)-1])
 			path = path[:len(path)-1]
 		}
-	}
-	if !slices.ContainsFunc(out, func(name string) bool { return name != "" }) {
-		return nil, false
 	}
 	return out, false
 }

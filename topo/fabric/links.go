@@ -57,6 +57,8 @@ type symbols struct {
 	voting
 	numbers map[string]int32
 	shapes  map[string]*shape
+	// uplinks is another number after each change of the uplinks that nodes report.
+	uplinks uint64
 	// owners are the nodes by the GUIDs that only they report, sharers those of the others, by name.
 	owners  map[uint64]*node
 	sharers map[uint64][]*node
@@ -150,6 +152,9 @@ func (s *symbols) shape(accelerators []v1alpha1.Accelerator, ports []port) *shap
 func (s *symbols) enter(n *node, by int32) {
 	n.links.shape.enter(n.links.ports, int(by))
 	s.count(n.links.ends, by)
+	if len(n.links.uplinks) > 0 {
+		s.uplinks = newPrint()
+	}
 	for i, p := range n.links.ports {
 		same := func(o port) bool { return o.guid == p.guid }
 		if p.guid == 0 || slices.ContainsFunc(n.links.ports[:i], same) { // A port of the same HCA.

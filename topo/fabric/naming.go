@@ -44,12 +44,12 @@ func (d *domain) names(level *Level, ids []string) naming {
 	if !d.remembers() {
 		return n
 	}
-	for _, p := range d.members {
+	for p := range d.members() {
 		if name := p.remembers(level.Kind); name != "" {
 			n.memory.add(name, 1)
 		}
 	}
-	if name := n.memory.most(strings.Compare); 2*int(n.memory.count(name)) > len(d.members) {
+	if name := n.memory.most(strings.Compare); 2*int(n.memory.count(name)) > d.nodes {
 		n.claimed = name
 	}
 	var words tally[string]
@@ -63,7 +63,7 @@ func (d *domain) names(level *Level, ids []string) naming {
 	}
 	block := ""
 	if d.by == keyBlock {
-		block = strings.TrimSuffix("-"+d.members[0].group.blocks[d.members[0].index], "-")
+		block = strings.TrimSuffix("-"+d.classes[0].block, "-")
 	}
 	n.derived, n.isDescribed = title(level.Kind, words.most(strings.Compare), block), true
 	// A name by the switch's ID (a GUID or a MAC address), as the domain had while the description was unknown, no
@@ -108,10 +108,10 @@ func (d *domain) identity(kind string) string {
 // reported returns the names of the domain's switch in the members' reports: by their cables, or of spines by the
 // uplinks.
 func (d *domain) reported(by Evidence, ids []string) (seen tally[string]) {
-	if g := d.members[0].group; by != BySpine {
+	if g := d.classes[0].group; by != BySpine {
 		return g.names[g.leaf]
 	}
-	for _, n := range d.members {
+	for n := range d.members() {
 		for _, u := range n.links.uplinks {
 			if ids[u.peer] == d.id {
 				seen.add(u.name, 1)

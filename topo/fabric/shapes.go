@@ -99,7 +99,7 @@ func (s *shape) isDark(at int, nodes []*node, votes *grouping) bool {
 	}
 	isDark := func(p port) bool { return p.position == s.positions[at] && p.neverUp() }
 	for _, n := range nodes {
-		switch group := votes.group[n.links.ends.number]; {
+		switch group := votes.group[n.ends]; {
 		case n.links.shape != s:
 		case slices.ContainsFunc(n.links.ports, isDark):
 			groups[group]++

@@ -35,7 +35,7 @@ type cause struct {
 
 // show makes the node's element, unless it follows from the same as the last or is equal.
 func (n *node) show(known *symbols, now time.Time) {
-	by := cause{print: n.print, dissent: n.dissent, alien: n.alien}
+	by := cause{print: n.print, dissent: n.class.dissent, alien: n.alien}
 	if n.group != nil {
 		by.outcome = n.group.outcome
 	}
@@ -92,13 +92,13 @@ func (n *node) findings(known *symbols) []Finding {
 		}
 		out = append(out, f)
 	}
-	if n.badPath || n.dissent != 0 || n.alien {
+	if n.badPath || n.class.dissent != 0 || n.alien {
 		f := Finding{Kind: BadPath, Node: n.Name}
 		if n.alien {
-			f.Other = n.Report.Rest.NVLinkDomain
+			f.Other = n.nvlink
 		}
-		if n.dissent != 0 { // The group in which the other members report another one above.
-			f.Other = n.chain[bits.TrailingZeros32(n.dissent)].id
+		if dissent := n.class.dissent; dissent != 0 { // The group in which the other members report another one above.
+			f.Other = n.class.chain[bits.TrailingZeros32(dissent)].id
 		}
 		out = append(out, f)
 	}

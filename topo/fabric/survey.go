@@ -13,6 +13,8 @@ import (
 type survey struct {
 	groups map[int32]*leafGroup // By anchor.
 	votes  *grouping
+	// uplinks is the number of the uplinks that the spines follow from.
+	uplinks uint64
 	// kind is that of leaf groups, names counts the nodes of a group that carry a name of that kind.
 	kind  string
 	names map[carried]int32
@@ -27,7 +29,7 @@ type carried struct {
 // newSurvey groups the nodes, sorted by name, and checks their cables. Groups that are as they were in the last survey
 // are not checked again.
 func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *survey {
-	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups))}
+	s := &survey{groups: make(map[int32]*leafGroup, len(last.groups)), uplinks: known.uplinks}
 	s.votes = known.vote(last.votes)
 	if compareShapes(known.shapes, nodes, s.votes) {
 		last = &survey{}
@@ -53,18 +55,32 @@ func newSurvey(nodes []*node, known *symbols, levels []Level, last *survey) *sur
 			g.cut(block, known.ids)
 		}
 	})
-	if slices.ContainsFunc(levels, func(l Level) bool { return l.By == BySpine }) {
+	if slices.ContainsFunc(levels, func(l Level) bool { return l.By == BySpine }) && !s.keepSpines(last) {
 		groupSpines(s.groups, peers(nodes, len(known.ids)), known.ids)
 	}
 	return s
+}
+
+// keepSpines takes over the spines of the last survey, and reports whether they follow from the same leaves and uplinks
+// as now.
+func (s *survey) keepSpines(last *survey) bool {
+	isSame := func(a, b count[int32]) bool { return a.value == b.value }
+	for leaf, g := range s.groups {
+		was := last.groups[leaf]
+		if was == nil || !slices.EqualFunc(g.own.list, was.own.list, isSame) || !slices.Equal(g.expected, was.expected) {
+			return false
+		}
+		g.spine = was.spine
+	}
+	return s.uplinks == last.uplinks && len(s.groups) == len(last.groups)
 }
 
 // assign puts the nodes into leaf groups.
 func (s *survey) assign(nodes []*node, known *symbols, last *survey) {
 	var g *leafGroup
 	for _, n := range nodes {
-		leaf, torn := s.votes.group[n.links.ends.number], false
-		if tied := s.votes.tied[n.links.ends.number]; tied != nil {
+		leaf, torn := s.votes.group[n.ends], false
+		if tied := s.votes.tied[n.ends]; tied != nil {
 			last := s.last(n, tied)
 			leaf, torn = cmp.Or(last, leaf), last == 0 || s.votes.straddles
 		}
@@ -98,7 +114,7 @@ func (s *survey) remember(nodes []*node, levels []Level) {
 	}
 	s.kind, s.names = levels[i].Kind, map[carried]int32{}
 	for _, n := range nodes {
-		if e := n.links.ends.number; s.votes.tied[e] == nil {
+		if e := n.ends; s.votes.tied[e] == nil {
 			s.names[carried{s.votes.group[e], n.remembers(s.kind)}]++
 		}
 	}
@@ -132,6 +148,7 @@ func groupSpines(groups map[int32]*leafGroup, peers [][]int32, ids []string) {
 			expected[leaf] = true
 		}
 	}
+	number := make(map[*leafGroup]int32, len(groups)) // Of a group's ends.
 	above := voting{ids: ids, switches: make([]junction, len(ids)), known: map[string]*ends{}}
 	for _, g := range groups {
 		var links []link
@@ -146,11 +163,11 @@ func groupSpines(groups map[int32]*leafGroup, peers [][]int32, ids []string) {
 		}
 		e := above.connect(links, false)
 		above.count(e, 1)
-		g.above = e.number
+		number[g] = e.number
 	}
 	spines := above.vote(&grouping{}).group
 	for _, g := range groups {
-		g.spine = ids[spines[g.above]]
+		g.spine = ids[spines[number[g]]]
 	}
 }
 

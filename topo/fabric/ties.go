@@ -33,7 +33,7 @@ func (v *voting) usual(h int32) (out []int32) {
 	for _, a := range v.switches[h].list {
 		for _, l := range v.ends[a.value].links {
 			if l.to == h {
-				rails.add(l.rail, v.ends[a.value].members)
+				rails.add(l.rail, v.members[a.value])
 			}
 		}
 	}
@@ -53,8 +53,8 @@ func (v *voting) foreign(out *grouping) {
 	for h := int32(1); int(h) < len(v.ids); h++ {
 		t.reset()
 		for _, a := range v.switches[h].list {
-			n := a.n * v.ends[a.value].members
-			if v.ends[a.value].follows { // It may be anywhere.
+			n := a.n * v.members[a.value]
+			if v.follows[a.value] { // It may be anywhere.
 				n = 0
 			}
 			t.add(out.group[a.value], n)

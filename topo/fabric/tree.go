@@ -2,17 +2,20 @@ package fabric
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strings"
+	"unique"
 )
 
 // domain is a group of one level of the tree.
 type domain struct {
 	key
 	level int
-	// members holds the nodes at any level below, by name; the root holds the nodes without a domain.
-	members  []*node
-	print    uint64 // Of the members.
+	// classes have the nodes at any level below, and nodes counts these; the root has the nodes without a domain.
+	classes  []*class
+	nodes    int
+	print    uint64 // Of the nodes.
 	parent   *domain
 	children []*domain
 	// crosses is set for an NVLink domain that has nodes of several groups of another level, and these have others:
@@ -20,6 +23,19 @@ type domain struct {
 	crosses bool
 	naming
 	shown *Element // Nil if nothing is shown.
+}
+
+// members returns the nodes.
+func (d *domain) members() iter.Seq[*node] {
+	return func(yield func(*node) bool) {
+		for _, c := range d.classes {
+			for _, n := range c.members {
+				if !yield(n) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // key is the identity of a domain in its level: the sort of evidence and its value.
@@ -40,6 +56,38 @@ func (k key) compare(o key) int { return cmp.Or(cmp.Compare(k.by, o.by), strings
 
 func (k key) isNVLink() bool { return k.by == keyNVLink }
 
+// class has the nodes, by name, that are in the same domains because these follow from the same traits.
+type class struct {
+	traits
+	members []*node
+	print   uint64 // Of the members.
+	// chain holds the domains by level, or nil; home is the domain that shows the members.
+	chain [MaxLevels]*domain
+	home  *domain
+	// dissent are the levels at which other nodes contradict the path, by bit.
+	dissent uint32
+}
+
+// traits are all that decides which domains a node is in.
+type traits struct {
+	path   unique.Handle[names]
+	nvlink string
+	group  *leafGroup
+	block  string
+}
+
+// traits returns the node's.
+func (n *node) traits() traits {
+	t := traits{path: n.path, group: n.group}
+	if !n.alien {
+		t.nvlink = n.nvlink
+	}
+	if n.group != nil && len(n.group.blocks) > 0 {
+		t.block = n.group.blocks[n.index]
+	}
+	return t
+}
+
 // tree has all domains of the nodes.
 type tree struct {
 	levels []Level
@@ -50,25 +98,25 @@ type tree struct {
 }
 
 // newTree finds the domains of the nodes, sorted by name, and what holds each.
-func newTree(levels []Level, nodes []*node, last *tree) *tree {
+func newTree(levels []Level, nodes []*node) *tree {
 	t := &tree{levels: levels, root: &domain{level: len(levels)}}
 	for range levels {
 		t.domains = append(t.domains, map[key]*domain{})
 	}
 	findAliens(nodes)
-	before := make([]*domain, len(levels))
-	for _, n := range nodes {
-		t.join(n, before, last)
+	classes := classify(nodes)
+	for _, c := range classes {
+		t.join(c)
 	}
 	for _, domains := range t.domains {
 		for _, d := range domains {
 			d.crosses = d.isNVLink() && d.isCut()
 		}
 	}
-	for _, n := range nodes {
-		if n.home = n.lowest(); n.home == nil {
-			n.home = t.root
-			t.root.members = append(t.root.members, n)
+	for _, c := range classes {
+		if c.home = c.lowest(); c.home == nil {
+			c.home = t.root
+			t.root.classes = append(t.root.classes, c)
 		}
 	}
 	for _, domains := range t.domains {
@@ -79,26 +127,35 @@ func newTree(levels []Level, nodes []*node, last *tree) *tree {
 	return t
 }
 
-// join puts a node into its domains. before are the domains of the node before.
-func (t *tree) join(n *node, before []*domain, last *tree) {
-	n.chain, n.dissent = slices.Grow(n.chain[:0], len(t.levels)), 0
+// classify returns the classes of nodes, in the order of their first nodes.
+func classify(nodes []*node) (list []*class) {
+	known, c := map[traits]*class{}, &class{}
+	for _, n := range nodes {
+		if by := n.traits(); len(c.members) == 0 || c.traits != by { // Neighbors by name are in one class.
+			if c = known[by]; c == nil {
+				c = &class{traits: by}
+				list, known[by] = append(list, c), c
+			}
+		}
+		n.class, c.members, c.print = c, append(c.members, n), c.print+n.print
+	}
+	return list
+}
+
+// join puts a class into its domains.
+func (t *tree) join(c *class) {
 	for i := range t.levels {
-		k := n.key(t.levels, i)
+		k := c.key(t.levels, i)
 		if k.id == "" {
-			n.chain = append(n.chain, nil)
 			continue
 		}
-		d := before[i]
-		if d == nil || d.key != k {
-			if d = t.domains[i][k]; d == nil {
-				d = &domain{key: k, level: i}
-				d.members = make([]*node, 0, len(last.find(d).members))
-				t.domains[i][k] = d
-			}
-			before[i] = d
+		d := t.domains[i][k]
+		if d == nil {
+			d = &domain{key: k, level: i}
+			t.domains[i][k] = d
 		}
-		d.members, d.print = append(d.members, n), d.print+n.print
-		n.chain = append(n.chain, d)
+		d.classes, d.nodes, d.print = append(d.classes, c), d.nodes+len(c.members), d.print+c.print
+		c.chain[i] = d
 	}
 }
 
@@ -114,18 +171,18 @@ type claimed struct {
 func findAliens(nodes []*node) {
 	domains, inside := map[string]claimed{}, map[*leafGroup]tally[string]{}
 	for _, n := range nodes {
-		if n.alien = false; n.Report.Rest.NVLinkDomain == "" {
+		if n.alien = false; n.nvlink == "" {
 			continue
 		}
-		d, in := domains[n.Report.Rest.NVLinkDomain], inside[n.group]
+		d, in := domains[n.nvlink], inside[n.group]
 		d.nodes++
 		d.products.add(n.Report.Product(), 1)
 		d.groups.add(n.group, 1)
-		in.add(n.Report.Rest.NVLinkDomain, 1)
-		domains[n.Report.Rest.NVLinkDomain], inside[n.group] = d, in
+		in.add(n.nvlink, 1)
+		domains[n.nvlink], inside[n.group] = d, in
 	}
 	for _, n := range nodes {
-		domain := n.Report.Rest.NVLinkDomain
+		domain := n.nvlink
 		d, in := domains[domain], inside[n.group]
 		if d.nodes <= few {
 			continue
@@ -136,53 +193,53 @@ func findAliens(nodes []*node) {
 	}
 }
 
-// key returns the key of the node's domain in a level, or an empty key.
-func (n *node) key(levels []Level, level int) key {
+// key returns the key of the class's domain in a level, or an empty key.
+func (c *class) key(levels []Level, level int) key {
+	path := c.path.Value()
 	switch l := levels[level]; {
-	case n.path != nil && n.path[level] != "":
-		return key{keyPath, n.path[level]}
-	case l.Otherwise && n.path != nil:
-	case !n.alien && (l.By == ByNVLink || l.By == ByBlock && n.Report.Rest.NVLinkDomain != ""):
-		return key{keyNVLink, n.Report.Rest.NVLinkDomain}
-	case n.group == nil:
-	case l.By == ByNVLink:
+	case path[level] != "":
+		return key{keyPath, path[level]}
+	case l.Otherwise && path != names{}:
+	case l.By == ByNVLink, l.By == ByBlock && c.nvlink != "":
+		return key{keyNVLink, c.nvlink}
+	case c.group == nil:
 	case l.By == ByLeaf:
-		return key{keySwitch, n.group.key}
+		return key{keySwitch, c.group.key}
 	case l.By == BySpine:
-		return key{keySwitch, n.group.spine}
+		return key{keySwitch, c.group.spine}
 	case l.By == ByBlock:
-		return key{keyBlock, strings.TrimSuffix(n.group.key+"/"+n.group.blocks[n.index], "/")}
+		return key{keyBlock, strings.TrimSuffix(c.group.key+"/"+c.block, "/")}
 	}
 	return key{}
 }
 
-// isCut reports whether the groups of the other levels have only some of the domain's members each, or others besides.
+// isCut reports whether the groups of the other levels have only some of the domain's nodes each, or others besides.
 // A node without a known cable is where the others are.
 func (d *domain) isCut() bool {
-	var deepest *node // Of the members the one with the lowest group above.
+	var deepest *class // Of the classes the one with the lowest group above.
 	below := map[*domain]int{}
-	for _, p := range d.members {
-		if at := p.above(d); at != nil && (deepest == nil || at.level > deepest.above(d).level) {
-			deepest = p
+	for _, c := range d.classes {
+		if at := c.above(d); at != nil && (deepest == nil || at.level > deepest.above(d).level) {
+			deepest = c
 		}
-		for _, in := range p.chain[d.level+1:] {
-			below[in]++
+		for _, in := range c.chain[d.level+1:] {
+			below[in] += len(c.members)
 		}
 	}
 	for in, n := range below {
-		if in != nil && !in.isNVLink() && n < len(in.members) {
+		if in != nil && !in.isNVLink() && n < in.nodes {
 			return true
 		}
 	}
-	return slices.ContainsFunc(d.members, func(p *node) bool {
-		at := p.above(d)
+	return slices.ContainsFunc(d.classes, func(c *class) bool {
+		at := c.above(d)
 		return at != nil && deepest.chain[at.level] != at
 	})
 }
 
-// above returns the lowest group of the node above an NVLink domain that is not an NVLink domain.
-func (n *node) above(d *domain) *domain {
-	for _, above := range slices.Backward(n.chain[:d.level]) {
+// above returns the lowest group of the class above an NVLink domain that is not an NVLink domain.
+func (c *class) above(d *domain) *domain {
+	for _, above := range slices.Backward(c.chain[:d.level]) {
 		if above != nil && !above.isNVLink() {
 			return above
 		}
@@ -190,9 +247,9 @@ func (n *node) above(d *domain) *domain {
 	return nil
 }
 
-// lowest returns the domain that shows the node, nil for the root.
-func (n *node) lowest() *domain {
-	for _, d := range slices.Backward(n.chain) {
+// lowest returns the domain that shows the class, nil for the root.
+func (c *class) lowest() *domain {
+	for _, d := range slices.Backward(c.chain[:]) {
 		if d != nil && !d.crosses {
 			return d
 		}
@@ -200,8 +257,8 @@ func (n *node) lowest() *domain {
 	return nil
 }
 
-// attach gives a domain its parent: the domain that most members are in at the nearest level above at which any is in
-// one. It marks the members with a path that names another one.
+// attach gives a domain its parent: the domain that most nodes are in at the nearest level above at which any is in
+// one. It marks the classes with a path that names another one.
 func (t *tree) attach(d *domain) {
 	if d.crosses {
 		return
@@ -209,9 +266,9 @@ func (t *tree) attach(d *domain) {
 	d.parent = t.root
 	for i := d.level - 1; i >= 0 && d.parent == t.root; i-- {
 		var above tally[*domain]
-		for _, p := range d.members {
-			if in := p.chain[i]; in != nil && !in.crosses {
-				above.add(in, 1)
+		for _, c := range d.classes {
+			if in := c.chain[i]; in != nil && !in.crosses {
+				above.add(in, int32(len(c.members))) //nolint:gosec // Fewer than 2^31 nodes.
 			}
 		}
 		if len(above.list) > 0 {
@@ -222,9 +279,9 @@ func (t *tree) attach(d *domain) {
 	if !t.levels[d.level].byPath() || d.parent == t.root {
 		return
 	}
-	for _, p := range d.members {
-		if above := p.chain[d.parent.level]; above != nil && above != d.parent {
-			p.dissent |= 1 << d.level
+	for _, c := range d.classes {
+		if above := c.chain[d.parent.level]; above != nil && above != d.parent {
+			c.dissent |= 1 << d.level
 		}
 	}
 }
@@ -257,7 +314,7 @@ func (t *tree) element(d, last *domain) *Element {
 	t.room = d.shows(t.room[:0])
 	var rails []Rail
 	if t.levels[d.level].By == ByLeaf && d.by == keySwitch {
-		rails = d.members[0].group.rails
+		rails = d.classes[0].group.rails
 	}
 	switch was := last.shown; {
 	case len(t.room) == 0:
@@ -273,12 +330,14 @@ func (t *tree) element(d, last *domain) *Element {
 	return e
 }
 
-// shows appends the elements of the domain's children and of its members without another domain below, sorted. For a
-// domain that crosses others it appends the elements of all members.
+// shows appends the elements of the domain's children and of its nodes without another domain below, sorted. For a
+// domain that crosses others it appends the elements of all nodes.
 func (d *domain) shows(out []*Element) []*Element {
-	for _, p := range d.members {
-		if p.home == d || d.crosses {
-			out = append(out, p.shown)
+	for _, c := range d.classes {
+		for _, n := range c.members {
+			if c.home == d || d.crosses {
+				out = append(out, n.shown)
+			}
 		}
 	}
 	for _, c := range d.children {
@@ -286,7 +345,7 @@ func (d *domain) shows(out []*Element) []*Element {
 			out = append(out, c.shown)
 		}
 	}
-	if len(d.children) > 0 { // Nodes are sorted.
+	if len(d.children) > 0 || len(d.classes) > 1 { // The nodes of a class are sorted.
 		slices.SortFunc(out, compareElements)
 	}
 	return out

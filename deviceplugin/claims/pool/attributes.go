@@ -88,10 +88,10 @@ func number(n int) resourceapi.DeviceAttribute {
 	return resourceapi.DeviceAttribute{IntValue: new(int64(n))}
 }
 
-// with returns a copy of attributes with one more.
-func with(all attributes, key resourceapi.QualifiedName, value resourceapi.DeviceAttribute) attributes {
-	own := maps.Clone(all)
-	own[key] = value
+// of returns a copy of attributes for a device of a type.
+func (a attributes) of(t claims.Type) attributes {
+	own := maps.Clone(a)
+	own[claims.AttributeType] = text(string(t))
 	return own
 }
 

@@ -132,7 +132,7 @@ func (p *Pool) Plain() []resourceslice.Slice {
 	for _, group := range p.groups {
 		var s resourceslice.Slice
 		for i := range group {
-			if group[i].Type == claims.Pair || group[i].withdrawn != "" {
+			if group[i].Type == claims.Pair || group[i].withdrawn != "" && group[i].Type != claims.Monitor {
 				continue
 			}
 			d := group[i].published
@@ -185,7 +185,7 @@ func (b *builder) order() []int {
 	return order
 }
 
-// gpu returns the devices of a GPU: itself and its pair, or its MIG devices.
+// gpu returns the devices of a GPU: itself, its pair and its monitor, or its MIG devices.
 func (b *builder) gpu(at int) []entry {
 	g := &b.m.GPUs[at]
 	state := b.GPUs[g.UUID]
@@ -197,22 +197,28 @@ func (b *builder) gpu(at int) []entry {
 	whole := entry{
 		Device: Device{Name: name(claims.GPU, g.UUID), Type: claims.GPU, GPU: g.UUID}, withdrawn: withdrawn,
 		published: resourceapi.Device{
-			Attributes: with(own, claims.AttributeType, text(string(claims.GPU))), Taints: taints,
+			Attributes: own.of(claims.GPU), Taints: taints,
 			ConsumesCounters:         []resourceapi.DeviceCounterConsumption{b.use(name(claims.GPU, g.UUID), 1)},
 			AllowMultipleAllocations: new(true), Capacity: capacity(g),
 		},
 	}
 	whole.published.Name = whole.Name
+	monitor := entry{
+		Device: Device{Name: name(claims.Monitor, g.UUID), Type: claims.Monitor, GPU: g.UUID}, withdrawn: withdrawn,
+		published: resourceapi.Device{
+			Name: name(claims.Monitor, g.UUID), Attributes: own.of(claims.Monitor),
+		},
+	}
 	pair, ok := b.pairs[at]
 	if !ok {
-		return []entry{whole}
+		return []entry{whole, monitor}
 	}
 	hca := b.hca(pair)
 	both := entry{
 		Device:    Device{Name: name(claims.Pair, g.UUID), Type: claims.Pair, GPU: g.UUID, HCA: pair.ID},
 		withdrawn: cmp.Or(withdrawn, hca.withdrawn),
 		published: resourceapi.Device{
-			Attributes: with(own, claims.AttributeType, text(string(claims.Pair))),
+			Attributes: own.of(claims.Pair),
 			Taints:     union(taints, hca.published.Taints),
 			ConsumesCounters: []resourceapi.DeviceCounterConsumption{
 				whole.published.ConsumesCounters[0], hca.published.ConsumesCounters[0],
@@ -227,7 +233,7 @@ func (b *builder) gpu(at int) []entry {
 			both.published.Attributes[key] = value
 		}
 	}
-	return []entry{whole, both}
+	return []entry{whole, both, monitor}
 }
 
 // union returns the taints of two devices, each key and effect once, as the API asks for.
@@ -248,7 +254,7 @@ func (b *builder) instances(
 	var all []entry
 	for i := range g.MIG.Devices {
 		d := &g.MIG.Devices[i]
-		own := with(whole, claims.AttributeType, text(string(claims.MIG)))
+		own := whole.of(claims.MIG)
 		own[claims.AttributeUUID], own[claims.AttributeParent] = text(d.UUID), text(g.UUID)
 		own[claims.AttributeProfile] = text(d.Profile)
 		e := entry{

@@ -314,7 +314,7 @@ func (l *Library) hostNodes() (string, bool) {
 }
 
 // imexDir has the channels' nodes, below /dev.
-const imexDir = "nvidia-caps-imex-channels"
+const imexDir = gpu.ChannelsDir
 
 // Fingerprint implements [gpu.EditsGenerator]: what nvcdi and this package look
 // for on the node, and the directory of the libraries, which a package or a

@@ -5,6 +5,7 @@ package devices
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +35,7 @@ func claimClasses() string {
 	var all strings.Builder
 	for class, device := range map[string]claims.Type{
 		"gpu": claims.GPU, "gpu-hca": claims.Pair, "hca": claims.HCA, "sgpu": claims.GPU, "mig": claims.MIG,
+		"imex": claims.IMEX, "monitor": claims.Monitor,
 	} {
 		fmt.Fprintf(&all, "---\napiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: %s.heddle.dev}\nspec:\n"+
 			"  selectors:\n  - cel: {expression: \"device.driver == '%s' && device.attributes['%[2]s'].type == '%s'\"}\n",
@@ -54,7 +57,16 @@ func claimsRig(t *testing.T) *rig {
 			t.Fatal(err)
 		}
 		const dir = "/var/lib/kubelet/plugins/" + claims.Driver
-		r.plugin.extra = []string{"--claims-dir", dir}
+		majors, err := freeMajors(3) // The first two are of GPUs and HCAs.
+		if err != nil {
+			t.Fatal(err)
+		}
+		proc := filepath.Join(r.dir, "proc")
+		devices := fmt.Sprintf("Character devices:\n%d nvidia-caps-imex-channels\n\nBlock devices:\n", majors[2])
+		if err := errors.Join(os.Mkdir(proc, 0o750), os.WriteFile(filepath.Join(proc, "devices"), []byte(devices), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		r.plugin.extra = []string{"--claims-dir", dir, "--proc-root", proc}
 		if err := r.plugin.start(r.ctx(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -244,50 +256,65 @@ func TestClaimsAndBack(t *testing.T) {
 	r.waitClaimable(t, 8)
 }
 
-// The examples run as they are, but for their image.
+// claimExample applies an example as it is, but for its image, and returns what each of its pods was told. It is
+// deleted with the test.
+func (r *rig) claimExample(t *testing.T, file string, pods int) map[string]*report {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy/examples/claims", file+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := regexp.MustCompile(`image: busybox:[^\n]*\n *command: [^\n]*`)
+	path := filepath.Join(t.TempDir(), "example.yaml")
+	if err := os.WriteFile(path, []byte(image.ReplaceAllString(string(text), "image: "+reportImage)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.kubectl(t, "apply", "-f", path)
+	t.Cleanup(func() {
+		if out, err := r.Kubectl(context.WithoutCancel(t.Context()), "delete", "-f", path, "--wait", "--timeout=3m"); err != nil {
+			t.Error(out, err)
+		}
+	})
+	all := map[string]*report{}
+	eventually(t, func() string {
+		list, err := r.client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		clear(all)
+		for i := range list.Items {
+			p := &list.Items[i]
+			if !strings.HasPrefix(p.Name, "claim-") || p.DeletionTimestamp != nil {
+				continue
+			}
+			if !ready(p) {
+				return inShort(p)
+			}
+			log, err := r.client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+			if err == nil {
+				all[p.Name], err = parseReport(log)
+			}
+			if err != nil {
+				return err.Error()
+			}
+		}
+		if len(all) != pods {
+			return fmt.Sprintf("%d pods", len(all))
+		}
+		return ""
+	})
+	return all
+}
+
 func TestClaimExamples(t *testing.T) {
 	r := claimsRig(t)
-	image := regexp.MustCompile(`image: busybox:[^\n]*\n *command: [^\n]*`)
-	for file, want := range map[string]int{"gpu": 1, "pairs": 4, "share": 1, "two-shares": 2, "first-available": 1, "old-manifest": 2, "tolerate": 1} {
+	for file, want := range map[string]int{
+		"gpu": 1, "pairs": 4, "share": 1, "two-shares": 2, "first-available": 1, "old-manifest": 2, "tolerate": 1,
+	} {
 		t.Run(file, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy/examples/claims", file+".yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			manifest := image.ReplaceAllString(string(text), "image: "+reportImage)
-			path := filepath.Join(t.TempDir(), "example.yaml")
-			if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			r.kubectl(t, "apply", "-f", path)
-			t.Cleanup(func() {
-				if out, err := r.Kubectl(context.WithoutCancel(t.Context()), "delete", "-f", path, "--wait", "--timeout=3m"); err != nil {
-					t.Error(out, err)
-				}
-			})
-			var pods []string
-			eventually(t, func() string {
-				pods = nil
-				list, err := r.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-				if err != nil {
-					return err.Error()
-				}
-				for i := range list.Items {
-					if p := &list.Items[i]; strings.HasPrefix(p.Name, "claim-") && p.DeletionTimestamp == nil {
-						if !ready(p) {
-							return inShort(p)
-						}
-						pods = append(pods, p.Name)
-					}
-				}
-				if replicas := map[bool]int{true: 3, false: 1}[file == "share"]; len(pods) != replicas {
-					return fmt.Sprintf("%d pods", len(pods))
-				}
-				return ""
-			})
 			on := map[string]bool{}
-			for _, pod := range pods {
-				gpus, _ := given(t, r.report(t, pod, "main"))
+			for pod, seen := range r.claimExample(t, file, map[bool]int{true: 3, false: 1}[file == "share"]) {
+				gpus, _ := given(t, seen)
 				if len(gpus) != want {
 					t.Errorf("pod %s has GPUs %v", pod, gpus)
 				}
@@ -299,6 +326,95 @@ func TestClaimExamples(t *testing.T) {
 				t.Errorf("GPUs %v", on)
 			}
 		})
+	}
+}
+
+// change replaces the machine until the end of the test.
+func (r *rig) change(t *testing.T, edit func(*machine.Machine)) {
+	t.Helper()
+	before, m := r.machine(t), r.machine(t)
+	edit(m)
+	if err := r.writeMachine(m); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.writeMachine(before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A claim gets a MIG device, and nobody its GPU.
+func TestClaimsOfMIG(t *testing.T) {
+	r := claimsRig(t)
+	var part, whole string
+	r.change(t, func(m *machine.Machine) {
+		g := &m.GPUs[7]
+		whole, part = g.UUID, "MIG-5c0d1e7a-0000-5000-8000-000000000001"
+		g.MIG = machine.MIG{Capable: true, Enabled: true, Devices: []machine.MIGDevice{{UUID: part, Profile: "1g.10gb", MemoryMiB: 9856}}}
+		var node unix.Stat_t
+		if err := unix.Stat(filepath.Join(r.dir, "gpus", whole), &node); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mknod(filepath.Join(r.dir, "gpus", part), unix.S_IFCHR|0o666, int(node.Rdev)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r.waitClaimable(t, 7)
+	gpus, _ := given(t, r.claimExample(t, "mig", 1)["claim-mig"])
+	if !slices.Equal(gpus, []string{part}) {
+		t.Errorf("GPUs %v, want %s", gpus, part)
+	}
+}
+
+// adminAccess sees all GPUs beside the pods that have them, and takes none.
+func TestClaimsOfAdmins(t *testing.T) {
+	r := claimsRig(t)
+	r.claim(t, "users", exactly("gpu", "gpu.heddle.dev", 7))
+	r.run(t, r.claimant("users", "users"))
+	if gpus, _ := given(t, r.claimExample(t, "admin", 1)["claim-admin"]); len(gpus) != 8 {
+		t.Errorf("GPUs %v", gpus)
+	}
+	r.claim(t, "last", exactly("gpu", "gpu.heddle.dev", 1))
+	r.run(t, r.claimant("last", "last"))
+}
+
+// The pods of a job have one IMEX channel of the clique: feature-discovery labels the node with it, topo-worker reports
+// it, and topo-master publishes its channels.
+func TestClaimsOfChannels(t *testing.T) {
+	r := claimsRig(t)
+	const clique = "a84f3d2b-e94c-4ec2-bc97-30d8a143882d"
+	r.change(t, func(m *machine.Machine) {
+		for i := range m.GPUs {
+			m.GPUs[i].Fabric = &machine.Fabric{ClusterUUID: clique, CliqueID: 7, State: machine.FabricCompleted}
+		}
+	})
+	r.topologyCRD(t)
+	flags := []string{"--node-name", r.Node(), "--machine", r.machineFile(), "--config", filepath.Join(r.dir, "config")}
+	for _, p := range []*process{
+		r.another(t, r.plugin.binary, labelerDaemon, flags...),
+		r.another(t, r.plugin.binary, workerDaemon, flags...),
+		r.another(t, program(t, "heddle-topo-master"), "", "--exports", "imex", "--config", filepath.Join(r.dir, "config")),
+	} {
+		if err := p.start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	channel := ""
+	for pod, seen := range r.claimExample(t, "imex-job", 2) {
+		if gpus, _ := given(t, seen); len(gpus) != 4 {
+			t.Errorf("pod %s has GPUs %v", pod, gpus)
+		}
+		var own []string
+		for path, answer := range seen.Open {
+			if strings.HasPrefix(path, "/dev/nvidia-caps-imex-channels/") && answer == "ENXIO" {
+				own = append(own, path)
+			}
+		}
+		if len(own) != 1 || channel != "" && own[0] != channel {
+			t.Fatalf("pod %s opens the channels %v, another %q", pod, own, channel)
+		}
+		channel = own[0]
 	}
 }
 
@@ -368,13 +484,15 @@ func TestClaimsHealth(t *testing.T) {
 // What a claim or its parameters have wrong is said where their owner looks, and nothing is kept.
 func TestClaimsOfBadInput(t *testing.T) {
 	r := claimsRig(t)
-	bad := exactly("share", "sgpu.heddle.dev", 1)
-	bad.Exactly.Capacity = &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
-		claims.CapacityVMemory: resource.MustParse("900Gi"),
-	}}
-	r.claim(t, "large", bad)
-	r.create(t, r.claimant("large", "large"))
-	r.waitEvent(t, "large", "FailedScheduling", "cannot allocate all claims")
+	for name, amount := range map[resourcev1.QualifiedName]string{claims.CapacityVMemory: "900Gi", claims.CapacityVCore: "101"} {
+		bad, pod := exactly("share", "sgpu.heddle.dev", 1), "large-"+string(name)
+		bad.Exactly.Capacity = &resourcev1.CapacityRequirements{
+			Requests: map[resourcev1.QualifiedName]resource.Quantity{name: resource.MustParse(amount)},
+		}
+		r.claim(t, pod, bad)
+		r.create(t, r.claimant(pod, pod))
+		r.waitEvent(t, pod, "FailedScheduling", "cannot allocate all claims")
+	}
 	c := &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "typo", Namespace: namespace},
 		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{

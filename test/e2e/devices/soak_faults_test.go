@@ -63,6 +63,7 @@ func soakFaults() []soakFault {
 		{name: "connections drop", do: dropConnections},
 		{name: "forged annotations of pods", do: forgePods, except: drift},
 		{name: "forged Node", do: forgeNode},
+		{name: "GPUs to claims and back", do: claimsAndBack, counted: true},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/test/install"
 	"github.com/heddle-dev/heddle/test/programtest"
 )
@@ -115,7 +117,10 @@ func (s *soak) programs(t *testing.T) {
 	}
 	s.topologyCRD(t)
 	api := []string{"--kubeconfig", s.gateway.kubeconfig}
-	s.plugin.extra = api
+	if err := s.Apply(t.Context(), claimClasses()); err != nil {
+		t.Fatal(err)
+	}
+	s.plugin.extra = append(slices.Clone(api), "--claims-dir", "/var/lib/kubelet/plugins/"+claims.Driver)
 	s.daemons = []*daemon{{process: s.plugin, name: "heddle-device-plugin", url: "http://127.0.0.1:9102"}}
 	add := func(name, binary, subcommand, url string, args ...string) {
 		s.daemons = append(s.daemons, &daemon{name: name, url: url, process: &process{

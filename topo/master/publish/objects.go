@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-// objects writes objects of another project's API. Those with heddle's
+// objects writes objects of an API that heddle does not define. Those with heddle's
 // managed-by label are heddle's, by any name.
 type objects struct {
 	*Publisher
@@ -30,7 +33,7 @@ type objects struct {
 	known    map[string]string // Hash by name.
 }
 
-// foreignAPI is an API of another project.
+// foreignAPI is an API of another project, or of Kubernetes.
 type foreignAPI interface {
 	// resource returns the version to use, or false if the API server has none.
 	resource(ctx context.Context, raw rest.Interface) (schema.GroupVersionResource, bool, error)
@@ -88,6 +91,23 @@ func (k *topologies) resource(ctx context.Context, raw rest.Interface) (schema.G
 
 func (k *topologies) objects(s *snapshot.Snapshot) ([]export.Object, error) {
 	return export.Topologies(k.group+"/"+k.version, s.Tree)
+}
+
+// channels is Kubernetes' API of ResourceSlices.
+type channels struct{ label string }
+
+func (channels) resource(context.Context, rest.Interface) (schema.GroupVersionResource, bool, error) {
+	return resourceapi.SchemeGroupVersion.WithResource("resourceslices"), true, nil
+}
+
+func (c channels) objects(s *snapshot.Snapshot) ([]export.Object, error) {
+	cliques := map[string]bool{}
+	for _, n := range s.Nodes {
+		if r := n.Believed(); r != nil && r.Rest.NVLinkDomain != "" {
+			cliques[r.Rest.NVLinkDomain] = true
+		}
+	}
+	return export.Channels(slices.Sorted(maps.Keys(cliques)), c.label)
 }
 
 func get(ctx context.Context, raw rest.Interface, path string) ([]byte, error) {

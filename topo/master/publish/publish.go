@@ -1,6 +1,6 @@
 // Package publish writes the tree into the API server while its replica leads: labels and the
 // condition HeddleFabric of Nodes, Events about cables, the status of NodeTopologies, HyperNodes,
-// Topologies of Kueue and KAI.
+// Topologies of Kueue and KAI, pools of IMEX channels.
 //
 // It owns the lease, the order and the pace of writes, and the removal of objects that are no
 // longer exported. It writes only what differs from the API server; fields of other managers stay.
@@ -32,6 +32,10 @@ type Exports struct {
 	KAI        bool
 	// Conditions are HeddleFabric of Nodes, and Events about cables.
 	Conditions bool
+	// IMEX are pools of channels for ResourceClaims, one for each NVLink clique; CliqueLabel is the label with a
+	// Node's clique.
+	IMEX        bool
+	CliqueLabel string
 }
 
 // Options configures a Publisher.
@@ -96,6 +100,9 @@ func (p *Publisher) Lead(ctx context.Context) {
 			api: &topologies{group: export.KueueGroup},
 		},
 		&objects{Publisher: p, what: export.FormatKAI, on: p.options.Exports.KAI, api: &topologies{group: export.KAIGroup}},
+		&objects{
+			Publisher: p, what: "imex", on: p.options.Exports.IMEX, api: channels{label: p.options.Exports.CliqueLabel},
+		},
 		newLabels(p),
 		newCables(p),
 	}

@@ -40,6 +40,8 @@ type clusterNode struct {
 	schedulers []string
 	// topology is the Node's report of its cables; nil without one, and without the right to read it.
 	topology *v1alpha1.NodeTopology
+	// dra is what its claims need; nil without the API, or the right to read it.
+	dra *clusterDRA
 	// sameHostname are other Nodes with its kubernetes.io/hostname; nil also without the right to list Nodes.
 	sameHostname []string
 }
@@ -62,6 +64,9 @@ func readNode(ctx context.Context, api *cluster.Flags, name string) (*clusterNod
 		return nil, err
 	}
 	if n.sameHostname, err = readSameHostname(ctx, client, n.node); err != nil {
+		return nil, err
+	}
+	if n.dra, err = readDRA(ctx, client, name); err != nil {
 		return nil, err
 	}
 	request := client.Get().AbsPath("/apis", v1alpha1.GroupName, v1alpha1.Version, v1alpha1.Plural, name)
@@ -125,13 +130,18 @@ func (n *clusterNode) check(l *Findings, cfg *config.NodeConfig, want *labels.Re
 	n.checkDiscovery(l)
 	checkSchedulers(l, n.schedulers, n.pods, cfg)
 	checkTokens(l, n.pods, cfg)
+	n.dra.check(l, n.node.Name, cfg)
 	if n.topology != nil {
 		checkSources(l, n.topology)
 	}
 	if want != nil {
 		checkLabels(l, n.node, want, cfg.LabelConflict == config.Force)
 	}
+	claimed := cfg.Mode == config.ModeClaims && len(cfg.Claims.GPUs) == 0 // Then it is 0 as it should be.
 	for _, name := range resources(cfg) {
+		if claimed && name == cfg.Resources.GPU {
+			continue
+		}
 		checkResource(l, n.node, name)
 	}
 }

@@ -115,6 +115,11 @@ func checkPlugin(l *Findings, r *report.Report) {
 		l.note("use of shared GPUs", "", "is not measured: %s", r.Unmeasured)
 	}
 	for _, p := range r.Problems {
+		if p.Name == report.ClaimsPlain {
+			l.note(devicePlugin, "All of it takes Kubernetes 1.36, or its feature gates of DRA on the API server.",
+				"%s", p.Reason)
+			continue
+		}
 		l.problem(devicePlugin+": "+p.Name, pluginRemedies()[p.Name], "%s", p.Reason)
 	}
 }
@@ -223,7 +228,13 @@ func pluginRemedies() map[string]string {
 		"cordon":     corrupt,
 		"modes-file": noSwitch,
 		"shares":     "Set the chart's gpuDevice.deviceListStrategy to cdi; or mode: native, and GPUs are exclusive.",
-		"config":     "The last good configuration is in use: heddle config validate.",
+		"claims": "The claims whose records were set aside are prepared again at the next start of their pods; containers " +
+			"of running pods cannot restart. Or, without the driver: set gpuDevice.claims.enabled.",
+		"claims-driver":  "See --claims-dir, and plugins_registry in the kubelet's directory: both must be writable.",
+		"claims-kubelet": "Claims take a kubelet of 1.34 or later with the feature gate DynamicResourceAllocation.",
+		"claims-slices":  "See the API server: the driver needs its rights on ResourceSlices. Running pods are not affected.",
+		"claims-specs":   "The runtime reads CDI specs in --cdi-dir: it must be writable and not full.",
+		"config":         "The last good configuration is in use: heddle config validate.",
 	}
 }
 

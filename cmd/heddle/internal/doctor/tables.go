@@ -113,7 +113,7 @@ func shareRows(p *report.Report) [][]string {
 				vcore = "-"
 			}
 			all = append(all, share{index, []string{
-				gpus([]string{s.UUID}, p.GPUIndices), podName(b.Namespace, b.Pod, b.UID), b.Container, vcore, gib(s.MemoryMiB),
+				gpus([]string{s.UUID}, p.GPUIndices), podName(b.Namespace, b.Pod, b.UID), containerOf(b), vcore, gib(s.MemoryMiB),
 				limitedBy(b.Enforced), cmp.Or(b.By, "-"),
 			}})
 		}

@@ -261,7 +261,9 @@ func prepared(r *report.Report, p *corev1.Pod, gpus []string) []string {
 	var devices []string
 	for i := range r.Bindings {
 		b := &r.Bindings[i]
-		if b.Namespace != p.Namespace || b.Pod != p.Name || b.UID != "" && b.UID != string(p.UID) {
+		own := b.Pod == p.Name && (b.UID == "" || b.UID == string(p.UID))
+		// The pods of a claim are those of its start: others may have come to use it.
+		if b.Namespace != p.Namespace || !own && !slices.Contains(claimsOf(p), b.Claim) {
 			continue
 		}
 		devices = append(devices, b.GPUs...)
@@ -279,6 +281,16 @@ func prepared(r *report.Report, p *corev1.Pod, gpus []string) []string {
 	}
 	slices.Sort(devices)
 	return slices.Compact(devices)
+}
+
+// claimsOf returns the names of a pod's ResourceClaims.
+func claimsOf(p *corev1.Pod) (names []string) {
+	for i := range p.Spec.ResourceClaims {
+		if name := p.Spec.ResourceClaims[i].ResourceClaimName; name != nil {
+			names = append(names, *name)
+		}
+	}
+	return names
 }
 
 // isOf reports whether a device is this GPU, or is cut from it.

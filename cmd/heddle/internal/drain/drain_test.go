@@ -38,6 +38,8 @@ func binding(pod string, gpus, hcas []string) report.Binding {
 func reported() *report.Report {
 	shared := binding("shared", nil, nil)
 	shared.Shares = []allocation.Share{{UUID: "GPU-b"}}
+	claimed := binding("first", []string{"GPU-b"}, nil)
+	claimed.Container, claimed.Claim = "", "team"
 	return &report.Report{
 		Node: "gpu-1", Resources: []report.Resource{{Name: "nvidia.com/gpu"}},
 		GPUs:       []report.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b"}},
@@ -45,17 +47,19 @@ func reported() *report.Report {
 		Bindings: []report.Binding{
 			binding("job", []string{"MIG-a"}, []string{"mlx5_0"}), shared, binding("bare", []string{"GPU-a"}, nil),
 			binding("agent", []string{"GPU-b"}, nil), binding("hca", nil, []string{"mlx5_1"}), binding("over", []string{"GPU-b"}, nil),
+			claimed,
 		},
 	}
 }
 
 func podsOfNode() []corev1.Pod {
-	over, waiting := pod("over", "Job"), pod("waiting", "Job")
+	over, waiting, second := pod("over", "Job"), pod("waiting", "Job"), pod("second", "Job")
+	second.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: new("team")}}
 	over.Status.Phase = corev1.PodSucceeded
 	waiting.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": {}}
 	return []corev1.Pod{
 		pod("job", "Job"), pod("shared", "ReplicaSet"), pod("bare", ""), pod("agent", "DaemonSet"), pod("hca", "Job"),
-		over, waiting, pod("web", "ReplicaSet"),
+		over, waiting, pod("web", "ReplicaSet"), pod("first", "Job"), second,
 	}
 }
 
@@ -68,11 +72,11 @@ func TestHolders(t *testing.T) {
 	}{
 		{"the node", nil, false, []string{
 			"ml/job [MIG-a mlx5_0]", "ml/shared [GPU-b]", "ml/bare [GPU-a] no controller would make another one; --force evicts it",
-			"ml/agent [GPU-b] its DaemonSet would make another one here", "ml/hca [mlx5_1]", "ml/waiting [nvidia.com/gpu]",
+			"ml/agent [GPU-b] its DaemonSet would make another one here", "ml/hca [mlx5_1]", "ml/waiting [nvidia.com/gpu]", "ml/first [GPU-b]", "ml/second [GPU-b]",
 		}},
 		{"a GPU in MIG devices", []string{"GPU-a"}, true, []string{"ml/job [MIG-a]", "ml/bare [GPU-a]"}},
 		{"a shared GPU", []string{"GPU-b"}, false, []string{
-			"ml/shared [GPU-b]", "ml/agent [GPU-b] its DaemonSet would make another one here",
+			"ml/shared [GPU-b]", "ml/agent [GPU-b] its DaemonSet would make another one here", "ml/first [GPU-b]", "ml/second [GPU-b]",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -162,7 +166,7 @@ func TestDrain(t *testing.T) {
 			"the node",
 			[]string{"gpu-1"},
 			"job",
-			[]string{"shared", "hca", "waiting", "job"},
+			[]string{"shared", "hca", "waiting", "first", "second", "job"},
 			[]string{`{"spec":{"unschedulable":true}}`},
 			[]string{"Node gpu-1 is cordoned", "ml/job: waits: Cannot evict pod: budget\n", "ml/job: evicted\n", "These pods still have devices of node gpu-1:"},
 			true,

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -106,18 +107,10 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 	}
 	for group, plural := range map[string]string{
 		export.HyperNodeGroup: export.HyperNodeResource, export.KueueGroup: export.TopologiesResource,
-		export.KAIGroup: export.TopologiesResource, v1alpha1.GroupName: v1alpha1.Plural,
+		export.KAIGroup: export.TopologiesResource, resourceapi.GroupName: "resourceslices",
+		v1alpha1.GroupName: v1alpha1.Plural,
 	} {
-		selector := export.ManagedByKey + "=" + export.ManagedBy
-		if group == v1alpha1.GroupName {
-			selector = ""
-		}
-		var versions metav1.APIGroup
-		there, err := cluster.ReadPath(ctx, u.client, "/apis/"+group, "", &versions)
-		if err == nil && there {
-			err = u.remove(ctx, "/apis/"+versions.PreferredVersion.GroupVersion+"/"+plural, selector)
-		}
-		if err != nil {
+		if err := u.deleteExports(ctx, group, plural); err != nil {
 			return err
 		}
 	}
@@ -140,6 +133,24 @@ func (u *uninstall) deleteObjects(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// deleteExports deletes what topo-master wrote of a kind, and all reports.
+func (u *uninstall) deleteExports(ctx context.Context, group, plural string) error {
+	selector := export.ManagedByKey + "=" + export.ManagedBy
+	if group == v1alpha1.GroupName {
+		selector = ""
+	}
+	var versions metav1.APIGroup
+	there, err := cluster.ReadPath(ctx, u.client, "/apis/"+group, "", &versions)
+	if err == nil && there {
+		err = u.remove(ctx, "/apis/"+versions.PreferredVersion.GroupVersion+"/"+plural, selector)
+	}
+	// The chart's job may delete ResourceSlices only where claims are on: elsewhere there are none.
+	if group == resourceapi.GroupName && apierrors.IsForbidden(err) {
+		return nil
+	}
+	return err
 }
 
 // progress reports progress, in a hook to the Job's log.
