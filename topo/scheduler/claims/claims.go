@@ -194,6 +194,3 @@ func (n *Nodes) Extended() corev1.ResourceName {
 	}
 	return ""
 }
-
-// Local reports whether all devices are on nodes, so that pods which share a claim share the node.
-func (n *Nodes) Local() bool { return n.others == nil }

@@ -349,7 +349,7 @@ func TestSharedClaims(t *testing.T) {
 	claim := m.claim("all", request(claims.ClassGPU, 4, nil))
 	pods := []*corev1.Pod{sharing("one", "all"), sharing("two", "all")}
 	all := m.demands(t, n, pods...)
-	if all[0].Waits != "all" || all[0].Key != all[1].Key || !n.Of("a").Fits(node("a"), all, nil) {
+	if all[0].Waits != "all" || !all[0].OneNode || all[0].Key != all[1].Key || !n.Of("a").Fits(node("a"), all, nil) {
 		t.Errorf("both need GPUs: %+v", all)
 	}
 	if alone := m.demands(t, n, pods[0])[0]; alone.Waits != "" {
@@ -389,9 +389,6 @@ func TestDevicesOfAllNodes(t *testing.T) {
 		Selectors: selectors("device.driver == 'net'"),
 	}})
 	n := m.read(t, New(t.Context()))
-	if n.Local() {
-		t.Error("devices of all nodes are not local")
-	}
 	pods := []*corev1.Pod{m.pod("one", "", request("net", 1, nil)), m.pod("both", "", request("net", 1, nil), request(claims.ClassGPU, 3, nil))}
 	m.claims["ai/both-devices"].Spec.Devices.Requests[1].Name = "gpus"
 	for name, want := range map[string][]int64{"a": {2, 1}, "b": {2, 0}} {

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -25,8 +27,10 @@ type Demand struct {
 	// Devices are the numbers of devices by DeviceClass, without alternatives, and GPUs those of heddle's whole GPUs.
 	Devices map[string]int64
 	GPUs    int64
-	// Waits names a claim of several pods that has no devices yet; empty without one.
-	Waits string
+	// Waits names a claim of several pods that has no devices yet; empty without one. With OneNode it asks for devices of
+	// a node, which all of these pods must then have.
+	Waits   string
+	OneNode bool
 
 	// claims need devices; the pod knows them by these names.
 	claims []*resourceapi.ResourceClaim
@@ -159,6 +163,7 @@ func (r *reader) demand(pod *corev1.Pod, placed bool) (*Demand, error) {
 		case own:
 			like = append(like, claim.Spec)
 		default:
+			d.OneNode = d.OneNode || ofNode(claim)
 			d.Waits, d.shared[claim.UID], like = claim.Name, true, append(like, claim.UID)
 		}
 		if err := r.devices(d, claim); err != nil {
@@ -189,6 +194,15 @@ func (r *reader) devices(d *Demand, claim *resourceapi.ResourceClaim) error {
 		}
 	}
 	return nil
+}
+
+// ofNode reports whether a claim asks for devices of heddle's that a node has alone.
+func ofNode(claim *resourceapi.ResourceClaim) bool {
+	return slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
+		return slices.ContainsFunc(classesOf(&r), func(class string) bool {
+			return strings.HasSuffix(class, claims.ClassSuffix) && class != string(claims.IMEX)+claims.ClassSuffix
+		})
+	})
 }
 
 // classesOf returns the DeviceClasses of a request.

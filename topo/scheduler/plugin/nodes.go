@@ -105,7 +105,7 @@ func (p *Plugin) claim(g *planner.Gang) error {
 		case !p.cache.IsNative(m.Pod):
 			// Each member waits for the others before it is bound, and DynamicResources for the claim's first pod.
 			return fmt.Errorf("its pods share ResourceClaim %s, which has no devices yet: only a native PodGroup may", d.Waits)
-		case g.Label == "" && p.devices.Local():
+		case g.Label == "" && d.OneNode:
 			g.Label = corev1.LabelHostname
 		}
 	}
