@@ -20,10 +20,10 @@ E2E := $(GOTESTSUM) --format testname -- -vet=off -tags e2e,grpcnotrace -count=1
 CONCURRENT := go list -f '{{$$p := .ImportPath}}{{range .Imports}}{{if or (eq . "sync") (eq . "golang.org/x/sync/errgroup")}}{{println $$p}}{{end}}{{end}}' ./... | sort -u
 
 # The groups of `make e2e`, in order. Those of ./test/e2e are told apart by the names of their tests.
-GROUPS_OF_E2E := cluster devices gangs fabric install page versions soak
+GROUPS_OF_E2E := cluster devices gangs fabric install page versions claims soak
 GANGS := Gang|Scheduler|PodGroup|Kueue|Volcano|MPIJob|TFSmoke|Assignment|Why|Documented
 FABRIC := Topo
-VERSIONS := ^(TestVersions|TestOldestKubelet|TestCRIO)$$
+VERSIONS := ^(TestVersions|TestOldestKubelet|TestOldestClaims|TestCRIO)$$
 e2e_cluster := ./test/cluster/... ./test/demo/... ./test/vm/...
 e2e_devices := -skip '^TestSoak$$|$(VERSIONS)' ./test/e2e/devices/...
 e2e_gangs := -run '$(GANGS)' ./test/e2e
@@ -31,6 +31,7 @@ e2e_fabric := -run '$(FABRIC)' -skip '$(GANGS)' ./test/e2e
 e2e_install := -skip '^TestSmoke$$|$(GANGS)|$(FABRIC)' ./test/e2e
 e2e_page := ./test/e2e/page/...
 e2e_versions := -run '$(VERSIONS)' ./test/e2e/versions/... ./test/e2e/devices
+e2e_claims := -run '^TestClaim' ./test/e2e/devices # Again, on an API server as of 1.36.
 e2e_soak := -run '^TestSoak$$' ./test/e2e/devices
 GROUP ?= $(GROUPS_OF_E2E)
 
@@ -82,10 +83,10 @@ smoke: ## One real cluster with heddle installed: GPUs, shares, HCAs, restarts, 
 	$(E2E) -run '^TestSmoke$$' ./test/e2e
 
 .PHONY: e2e
-e2e: ## All end-to-end tests, or GROUP=cluster|devices|gangs|fabric|install|page|versions|soak; needs root
+e2e: ## All end-to-end tests, or GROUP=cluster|devices|gangs|fabric|install|page|versions|claims|soak; needs root
 	@failed= times=; \
 	$(foreach g,$(GROUP),echo "== $(g)"; begin=$$SECONDS; \
-	HEDDLE_VERSIONS=all HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) $(E2E) $(e2e_$(g)) || failed+=" $(g)"; \
+	HEDDLE_API_VERSION=$(if $(filter claims,$(g)),1.36) HEDDLE_VERSIONS=all HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) $(E2E) $(e2e_$(g)) || failed+=" $(g)"; \
 	times+=" $(g) $$((SECONDS - begin))"; ) \
 	echo "seconds:$$times"; [[ -z $$failed ]] || { echo "failed:$$failed" >&2; exit 1; }
 

@@ -19,7 +19,7 @@ type NodeConfig struct { //nolint:recvcheck // For and its like answer with a ch
 	GPUs GPUs `yaml:"gpus"`
 	// SGPU configures shares, with `mode: sgpu` only.
 	SGPU SGPU `yaml:"sgpu"`
-	// Claims configures Dynamic Resource Allocation, with `mode: claims` only.
+	// Claims configures Dynamic Resource Allocation.
 	Claims Claims `yaml:"claims"`
 	// MIGStrategy selects the names of MIG devices, as in NVIDIA's device plugin: `none` offers none, `single`
 	// calls them all `<vendor>/<card>` and needs one profile on all GPUs, `mixed` calls them
@@ -67,7 +67,8 @@ type GPUs struct {
 
 // Claims configures Dynamic Resource Allocation.
 type Claims struct {
-	// GPUs are the GPUs for claims, by index or UUID; the device plugin serves the others. Empty means all.
+	// GPUs are the GPUs for claims, by index or UUID, in every `mode`; the device plugin serves the others. Empty means
+	// all with `mode: claims`, and none otherwise.
 	GPUs []GPURef `yaml:"gpus" unique:"true"`
 	// HCASharers is the maximum number of devices, alone or in pairs, that use one HCA at a time.
 	HCASharers int `yaml:"hcaSharers" range:"1-64"`

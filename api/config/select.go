@@ -12,13 +12,16 @@ import (
 // Shares reports whether this GPU is shared and not exclusive. One with
 // MIG on never is: it is cut in hardware already; nor is one of Others.
 func (c *NodeConfig) Shares(g *machine.GPU) bool {
-	return c.of(g).Mode == ModeSGPU && !g.MIG.Enabled && named(c.SGPU.GPUs, g)
+	return c.of(g).Mode == ModeSGPU && !g.MIG.Enabled && named(c.SGPU.GPUs, g) && !c.Claimable(g)
 }
 
 // Claimable reports whether pods get this GPU, or its MIG devices, by ResourceClaims.
 func (c *NodeConfig) Claimable(g *machine.GPU) bool {
-	return c.of(g).Mode == ModeClaims && named(c.Claims.GPUs, g)
+	return c.of(g).UsesClaims() && named(c.Claims.GPUs, g)
 }
+
+// UsesClaims reports whether some GPUs, or all, are for ResourceClaims.
+func (c *NodeConfig) UsesClaims() bool { return c.Mode == ModeClaims || len(c.Claims.GPUs) > 0 }
 
 // named reports whether a list has a GPU; an empty list has all.
 func named(list []GPURef, g *machine.GPU) bool {

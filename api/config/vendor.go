@@ -23,7 +23,7 @@ func (c NodeConfig) For(m *machine.Machine) NodeConfig {
 	for _, other := range c.Each() {
 		// Under one name a pod never gets GPUs of two makers.
 		if present[other.Domains.Vendor] > 0 && other.Resources.GPU != most.Resources.GPU {
-			other.Mode = ModeNative
+			other.Mode, other.Claims.GPUs = ModeNative, nil
 			most.Others = append(most.Others, other)
 		}
 	}

@@ -110,7 +110,7 @@ func (a *Agent) problems(r *publish.Round) []report.Problem {
 	add("driver", a.driver.spec.Problem())
 	add("shares", r.WithoutShares)
 	if a.claims == nil && a.modes.Any(config.ModeClaims) {
-		add("claims", "mode is claims, and the DRA driver does not run: set gpuDevice.claims.enabled")
+		add("claims", "GPUs are for claims, and the DRA driver does not run: set gpuDevice.claims.enabled")
 	}
 	if err := a.Configs.Err(); err != nil {
 		add("config", err.Error())

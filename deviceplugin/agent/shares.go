@@ -123,7 +123,7 @@ func (t *shares) reconcile(ctx context.Context, r *publish.Round, most time.Dura
 		}
 	}()
 	annotated, _ := t.API.Annotation(wellknown.SharedGPUs)
-	claims := r.Inventory.Config.Mode == config.ModeClaims // They may be of shares.
+	claims := r.Inventory.Config.UsesClaims() // They may be of shares.
 	if !r.Sharing && !claims && annotated == "" && len(t.state.Rejections()) == 0 {
 		return most
 	}

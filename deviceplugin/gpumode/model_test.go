@@ -91,6 +91,9 @@ func (m *model) configure() {
 		c.Mode, c.Claims.GPUs = config.ModeClaims, some
 	default:
 		c.Mode, c.SGPU.GPUs = config.ModeSGPU, some
+		if len(some) > 1 && m.draw(2) == 0 {
+			c.Claims.GPUs = some[1:]
+		}
 	}
 	m.mu.Lock()
 	m.config = &c

@@ -131,7 +131,7 @@ func gpus(m *machine.Machine, c *config.NodeConfig, vendors gpu.Vendors) []Resou
 			first.Reason = "every GPU is shared or cut into partitions"
 		}
 	case claimable > 0:
-		first.Reason = "pods get every GPU by ResourceClaims: mode is claims"
+		first.Reason = "pods get every GPU by ResourceClaims"
 	case shared > 0:
 		first.Reason = "every GPU is shared: mode is sgpu"
 	default:

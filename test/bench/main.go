@@ -87,6 +87,7 @@ func parts(stdout io.Writer) []part {
 		{"openb", func(context.Context, io.Writer) ([]row, error) { return packed(stdout) }},
 		{"schedulerperf", func(ctx context.Context, log io.Writer) ([]row, error) { return schedulerPerf(ctx, stdout, log) }},
 		// Its tables are results too.
+		{"queue", func(context.Context, io.Writer) ([]row, error) { return queue(stdout) }},
 		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
 	}
 }

@@ -108,7 +108,7 @@ func topology(ctx context.Context, log io.Writer) ([]row, error) {
 	})
 }
 
-// pluginProcess weighs heddle-device-plugin beside NVIDIA's k8s-device-plugin (v0.19.0,
+// pluginProcess weighs heddle-device-plugin beside NVIDIA's k8s-device-plugin (v0.19.1,
 // test/peers/nvidia), each on the same stand-in for the driver, beside a kubelet of its own
 // and without an API server, in one run and in turns. Memory and processor time have what NVIDIA's
 // v0.20.0 took earlier on another machine as limits too.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/heddle-dev/heddle/test/bench/week"
 )
@@ -55,6 +56,24 @@ func weeks(w io.Writer) ([]row, error) {
 		)
 	}
 	return rows, nil
+}
+
+// queue compares the order in which gangs start with Slurm's, on the same weeks at a load at which gangs wait.
+func queue(w io.Writer) ([]row, error) {
+	plan := week.Irregular()
+	plan.Load = 0.85
+	r := week.Queue(plan, week.Disciplines(), 1, 2, 3, 4, 5)
+	if err := week.PrintQueue(w, plan, r); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(w)
+	ours, _ := r[0].Wait(0, 1, 2, 3)
+	least := math.Inf(1)
+	for i := range r[1:] {
+		other, _ := r[1+i].Wait(0, 1, 2, 3)
+		least = min(least, other.Hours())
+	}
+	return []row{atMost("mean wait of all gangs, to the best of Slurm's", ours.Hours()/least, 1, "x", "simulated, "+plan.Name)}, nil
 }
 
 // ratio divides the mean waits of gangs of some sizes.

@@ -86,27 +86,15 @@ func (b Builder) Build(ctx context.Context) (Binaries, error) {
 	}, nil
 }
 
-// APIServer builds the kube-apiserver of a minor version that has a module in
-// build, such as 1.31, and returns the file. A cluster has the newest one.
-func (b Builder) APIServer(ctx context.Context, minor string) (string, error) {
-	return b.older(ctx, "apiserver", minor, compAPIServer)
-}
-
-// Kubelet does the same for a kubelet, for [Options.KubeletBinary].
-func (b Builder) Kubelet(ctx context.Context, minor string) (string, error) {
-	return b.older(ctx, compKubelet, minor, compKubelet)
-}
-
-// older builds a program of Kubernetes from the module KIND-MINOR.
-func (b Builder) older(ctx context.Context, kind, minor, program string) (string, error) {
-	b, err := b.withDefaults()
-	if err != nil {
+// Older builds the tools of a module in build, which are components of an older Kubernetes, such as kubelet-1.31, and
+// returns their directory. A cluster has the newest ones.
+func (b Builder) Older(ctx context.Context, name string) (dir string, err error) {
+	if b, err = b.withDefaults(); err != nil {
 		return "", err
 	}
-	name := kind + "-" + minor
 	flags := kubernetesFlags(b.pin(name, "k8s.io/kubernetes"))
-	dirs, err := b.buildParts(ctx, b.modulePart(name, 5*time.Minute, noCGO, flags, nil, "k8s.io/kubernetes/cmd/"+program))
-	return filepath.Join(dirs[name], program), err
+	dirs, err := b.buildParts(ctx, b.modulePart(name, 5*time.Minute, noCGO, flags, nil, "tool"))
+	return dirs[name], err
 }
 
 // buildParts makes what is missing of some parts, and returns their directories.

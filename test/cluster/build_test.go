@@ -29,7 +29,7 @@ func TestVersionsAreHeddles(t *testing.T) {
 		{build + "hyper", ".", runtime},
 		{build + "kwok", ".", []string{"k8s.io/kubelet"}}, // A package that the later ones have no more.
 		// Volcano requires these, for its controllers; its scheduler has next to nothing of them.
-		{build + "workloads", "cmd/heddle-vc-scheduler", []string{
+		{build + "training-operator", "cmd/heddle-vc-scheduler", []string{
 			"github.com/evanphx/json-patch/v5", "k8s.io/apiextensions-apiserver", "k8s.io/metrics", "sigs.k8s.io/controller-runtime",
 		}},
 		{"tools/controllergen", ".", nil},

@@ -39,9 +39,8 @@ type Options struct {
 	// Kubelet is laid over the KubeletConfiguration, such as
 	// {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}.
 	Kubelet map[string]any
-	// KubeletBinary is the kubelet's program, of [Builder.Kubelet]; empty means the
-	// version of everything else.
-	KubeletBinary string
+	// Older is a directory of [Builder.Older] with components of Kubernetes that take the place of the newest ones.
+	Older string
 	// RootDir is the kubelet's --root-dir, below /var/lib; empty means /var/lib/kubelet.
 	RootDir string
 	// CRIO has the node run CRI-O in place of containerd: the programs of [Builder.CRIO].
@@ -65,7 +64,7 @@ type state struct {
 	Cgroup        string          `json:"cgroup"`
 	Kwok          bool            `json:"kwok"`
 	NodeLease     time.Duration   `json:"node_lease,omitempty"`
-	KubeletBinary string          `json:"kubelet_binary,omitempty"`
+	Older         string          `json:"older,omitempty"`
 	RootDir       string          `json:"root_dir,omitempty"`
 	CRIO          string          `json:"crio,omitempty"`
 	FeatureGates  map[string]bool `json:"feature_gates,omitempty"`
@@ -111,7 +110,7 @@ func (o Options) state(b Binaries) state {
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.cache, "log", o.Name),
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
 		Kwok:   o.Kwok, NodeLease: o.NodeLease,
-		KubeletBinary: o.KubeletBinary, RootDir: o.RootDir, CRIO: o.CRIO,
+		Older: o.Older, RootDir: o.RootDir, CRIO: o.CRIO,
 		FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
 		Binaries: b,
 	}

@@ -65,6 +65,9 @@ func (s state) socket() string {
 func (s state) command(component string) []string {
 	pki := func(name string) string { return filepath.Join(s.Dir, "pki", name) }
 	args := []string{filepath.Join(s.Binaries.Kubernetes, component)}
+	if older := filepath.Join(s.Older, component); s.Older != "" && isThere(older) {
+		args[0] = older
+	}
 	lease := cmp.Or(s.NodeLease, nodeLease)
 	switch component {
 	case compEtcd:
@@ -86,9 +89,6 @@ func (s state) command(component string) []string {
 	case compScheduler:
 		args = append(args, loopbackClientArgs(pki(compScheduler+".kubeconfig"))...)
 	case compKubelet:
-		if s.KubeletBinary != "" {
-			args = []string{s.KubeletBinary}
-		}
 		return append(args,
 			"--config="+filepath.Join(s.Dir, "kubelet.json"), "--kubeconfig="+pki("kubelet.kubeconfig"),
 			"--hostname-override="+nodeName, "--node-ip="+nodeIP, "--root-dir="+cmp.Or(s.RootDir, "/var/lib/kubelet"))

@@ -41,7 +41,7 @@ type stage struct {
 
 func (s *stage) furnish(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		s.load, s.daemons, s.fabric, s.gangs, s.show, s.showDevices, s.showShares, s.showTopology, s.hints,
+		s.load, s.daemons, s.fabric, s.gangs, s.show, s.showDevices, s.showShares, s.showClaims, s.showTopology, s.hints,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -282,21 +282,57 @@ func (s *stage) hints(ctx context.Context) error {
 	return nil
 }
 
-// showDevices shows what the training pod got: four GPUs, and the four HCAs
-// next to them.
+// showDevices shows what two pods got: GPUs, and as many HCAs next to them.
 func (s *stage) showDevices(ctx context.Context) error {
-	out, err := s.Kubectl(ctx, "exec", "deploy/training", "--", "cat", cdi.DevicesFile)
+	for _, c := range []struct{ title, pod string }{
+		{"What the training pod got: 2 GPUs, and the HCAs next to them (PIX: inside one PCIe switch)", "deploy/training"},
+		{"What a pod got by a ResourceClaim for four pairs", "pairs"},
+	} {
+		out, err := s.Kubectl(ctx, "exec", c.pod, "--", "cat", cdi.DevicesFile)
+		if err != nil {
+			return err
+		}
+		var got cdi.Devices
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			return fmt.Errorf("read the devices of %s: %w", c.pod, err)
+		}
+		fmt.Fprintf(s.out, "\n# %s\n$ kubectl exec %s -- cat %s   # in short\n", c.title, c.pod, cdi.DevicesFile)
+		for _, g := range got.GPUs {
+			fmt.Fprintf(s.out, "GPU%d  %-6s  %s\n", g.Index, g.HCA, g.Class)
+		}
+	}
+	return nil
+}
+
+// showClaims starts four shares by claims, and shows why the last one waits.
+func (s *stage) showClaims(ctx context.Context) error {
+	file := filepath.Join(s.installer.Root, "test/demo/claimed-shares.yaml")
+	if _, err := s.Kubectl(ctx, "apply", "-f", file); err != nil {
+		return err
+	}
+	rejected := func(out string) bool {
+		return strings.Count(out, "Running") == 3 && strings.Contains(out, "Unschedulable")
+	}
+	err := s.until(ctx, rejected, "three of four shares", "get", "pods", "-l", "app=share", "-o",
+		`jsonpath={range .items[*]}{.status.phase} {.status.conditions[?(@.type=="PodScheduled")].reason}{"\n"}{end}`)
 	if err != nil {
 		return err
 	}
-	var got cdi.Devices
-	if err := json.Unmarshal([]byte(out), &got); err != nil {
-		return fmt.Errorf("read the devices of the training pod: %w", err)
+	const list = "get pods -l app=share -o custom-columns=POD:.metadata.name,STATUS:.status.phase"
+	out, err := s.Kubectl(ctx, strings.Fields(list)...)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(s.out, "\n# What the training pod got: 4 GPUs, and the HCAs next to them (PIX: inside one PCIe switch)\n"+
-		"$ kubectl exec deploy/training -- cat %s   # in short\n", cdi.DevicesFile)
-	for _, g := range got.GPUs {
-		fmt.Fprintf(s.out, "GPU%d  %-6s  %s\n", g.Index, g.HCA, g.Class)
+	fmt.Fprintf(s.out, "\n# Four ResourceClaims for 30 %% and 24 GiB of a GPU, with one GPU left\n$ kubectl %s\n%s", list, out)
+	for line := range strings.Lines(out) {
+		if pod, isPending := strings.CutSuffix(strings.TrimSpace(line), "Pending"); isPending {
+			pod = strings.TrimSpace(pod)
+			why, err := s.heddle(ctx, "why", pod)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(s.out, "$ heddle why %s\n%s", pod, why)
+		}
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 // what the objects of these tests have.
 func (b *bed) startKueue(t *testing.T) {
 	t.Helper()
-	program, module := b.workloadProgram(t, "sigs.k8s.io/kueue/cmd/kueue")
+	program, module := b.program(t, "test/cluster/build/workloads", "sigs.k8s.io/kueue/cmd/kueue")
 	b.kubectl(t, "apply", "--server-side", "-f", filepath.Join(module, "config/components/crd/bases"))
 	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	b.kubectl(t, "create", "namespace", "kueue-system")
@@ -24,7 +24,7 @@ func (b *bed) startKueue(t *testing.T) {
 	certs := t.TempDir()
 	pair(t, certs)
 	config := filepath.Join(certs, "config.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, `apiVersion: config.kueue.x-k8s.io/v1beta1
+	if err := os.WriteFile(config, fmt.Appendf(nil, `apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
 health: {healthProbeBindAddress: "127.0.0.1:19441"}
 metrics: {bindAddress: "0"}

@@ -23,7 +23,7 @@ func (b *bed) example(file string) string { return b.path("deploy/examples/" + f
 // it waits for the webhook's certificate, which a Secret's volume brings to it.
 func (b *bed) startTrainingOperator(t *testing.T) {
 	t.Helper()
-	program, module := b.workloadProgram(t, "github.com/kubeflow/training-operator/cmd/training-operator.v1")
+	program, module := b.program(t, "test/cluster/build/training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1")
 	b.kubectl(t, "apply", "--server-side", "-k", filepath.Join(module, "manifests/base/crds"))
 	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	const namespace, secret = "kubeflow", "training-operator-webhook-cert"

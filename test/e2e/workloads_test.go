@@ -20,15 +20,8 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 )
 
-// workloadProgram builds a controller of another project, and returns the folder of
-// its module, which has its CRDs.
-func (b *bed) workloadProgram(t *testing.T, name string) (program, module string) {
-	t.Helper()
-	return b.program(t, "test/cluster/build/workloads", name)
-}
-
-// program builds a program in the module of a folder here, and returns the folder of
-// the program's own module.
+// program builds a controller of another project in the module of a folder here, and returns the folder of the
+// controller's own module, which has its CRDs.
 func (b *bed) program(t *testing.T, folder, name string) (program, module string) {
 	t.Helper()
 	cache, err := cluster.DefaultCache()
@@ -38,7 +31,8 @@ func (b *bed) program(t *testing.T, folder, name string) (program, module string
 	program = filepath.Join(cache, "workloads", strings.ReplaceAll(name, "/", "_"))
 	inModule := func(args ...string) string {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
-		// The flags are those of heddle-vc-scheduler, which has the same packages of Kubernetes: they are compiled once.
+		// The flags are those of heddle-vc-scheduler, which has the training operator's packages of Kubernetes: they are
+		// compiled once.
 		flags := []string{"GOWORK=off", "GOFLAGS=-trimpath -tags=grpcnotrace", "CGO_ENABLED=1"}
 		cmd.Dir, cmd.Env, cmd.Stderr = b.path(folder), append(os.Environ(), flags...), t.Output()
 		out, err := cmd.Output()
@@ -85,7 +79,7 @@ func background(t *testing.T, cmd *exec.Cmd) {
 // which is all that is its own.
 func (b *bed) startWebhooked(t *testing.T, program, crds, webhooks, api string, port int) {
 	t.Helper()
-	binary, module := b.workloadProgram(t, program)
+	binary, module := b.program(t, "test/cluster/build/workloads", program)
 	b.kubectl(t, "apply", "--server-side", "-f", filepath.Join(module, crds))
 	b.kubectl(t, "wait", "crd", "--all", "--for=condition=Established", "--timeout=3m")
 	certs := t.TempDir()
@@ -280,11 +274,11 @@ func TestKueueAdmitsAndHeddlePlaces(t *testing.T) {
 	at := f.leaves(t, port, map[string][]string{leafA: numbered("quota-a", 2), leafB: numbered("quota-b", 3)})
 	f.startKueue(t)
 	eventually(t, func() string {
-		err := f.Apply(t.Context(), fmt.Sprintf(`apiVersion: kueue.x-k8s.io/v1beta1
+		err := f.Apply(t.Context(), fmt.Sprintf(`apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
 metadata: {name: quota}
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
 metadata: {name: quota}
 spec:
@@ -292,7 +286,7 @@ spec:
   resourceGroups:
   - {coveredResources: [nvidia.com/gpu], flavors: [{name: quota, resources: [{name: nvidia.com/gpu, nominalQuota: 24}]}]}
 ---
-apiVersion: kueue.x-k8s.io/v1beta1
+apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
 metadata: {name: team, namespace: %s}
 spec: {clusterQueue: quota}

@@ -14,6 +14,9 @@ type Result struct {
 	// their first start, or in vain, by [Sizes].
 	Gangs int
 	Waits [4][]time.Duration
+	// Slowdown is the mean of the times from arrival to end over the durations, of at least ten minutes, without
+	// failures.
+	Slowdown float64
 	// Groups is the mean of lowest groups used over the fewest that hold the
 	// gang on an empty cluster.
 	Groups float64
@@ -40,6 +43,7 @@ type measure struct {
 	gangs         int
 	groups, tiers float64
 	waits         [4][]time.Duration
+	slowdown      float64
 	time          time.Duration
 	holes         Holes
 	used          float64
@@ -115,6 +119,7 @@ func (m *measure) wait(g *gang, until time.Duration) {
 	sizes := Sizes()
 	size := slices.IndexFunc(sizes[:], func(most int) bool { return g.pods <= most })
 	m.waits[size] = append(m.waits[size], until-g.at)
+	m.slowdown += max(1, (until-g.at+g.duration).Hours()/max(g.duration, 10*time.Minute).Hours())
 }
 
 // Wait is the mean time that gangs of some sizes waited, and the one that a hundredth of
@@ -170,6 +175,10 @@ func (m *measure) result(name string, w *week) Result {
 		Possible: m.possible / float64(max(1, m.fresh)),
 		Used:     m.used / hours,
 	}
+	for _, waits := range m.waits {
+		r.Slowdown += float64(len(waits))
+	}
+	r.Slowdown = m.slowdown / r.Slowdown
 	r.add(m.holes, 1/hours)
 	return r
 }
@@ -185,6 +194,7 @@ func mean(weeks []Result) Result {
 		for size := range sum.Waits {
 			sum.Waits[size] = append(sum.Waits[size], w.Waits[size]...)
 		}
+		sum.Slowdown += w.Slowdown / n
 		sum.Groups += w.Groups / n
 		sum.Tier += w.Tier / n
 		sum.Possible += w.Possible / n

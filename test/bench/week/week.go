@@ -54,7 +54,9 @@ type gang struct {
 type week struct {
 	cluster *cluster
 	policy  Policy
-	now     time.Duration
+	// discipline decides which of the waiting gangs start.
+	discipline Discipline
+	now        time.Duration
 	// events are to come, in order.
 	events []event
 	// waiting are in the order of the queue.
@@ -65,8 +67,10 @@ type week struct {
 
 // Run simulates a week on a cluster. The trace follows from the cluster and the
 // seed, not from the policy.
-func Run(plan Plan, policy Policy, seed uint64) Result {
-	w := &week{cluster: newCluster(plan, seed), policy: policy, running: map[*gang]bool{}}
+func Run(plan Plan, policy Policy, seed uint64) Result { return run(plan, policy, Discipline{}, seed) }
+
+func run(plan Plan, policy Policy, discipline Discipline, seed uint64) Result {
+	w := &week{cluster: newCluster(plan, seed), policy: policy, discipline: discipline, running: map[*gang]bool{}}
 	policy.Start(w.cluster, seed)
 	rng := rand.New(rand.NewPCG(seed, 100))
 	for _, g := range arrivals(rng, w.cluster) {
@@ -150,16 +154,29 @@ func (w *week) fail(node int32) {
 	}
 }
 
-// schedule starts the waiting gangs that fit, the oldest first.
+// schedule starts waiting gangs, the oldest first, as far as the discipline lets it.
 func (w *week) schedule() {
 	slices.SortFunc(w.waiting, func(a, b *gang) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+	d, reserved := &w.discipline, 0
+	var p *profile
+	if d.Reserve > 0 && len(w.waiting) > 0 {
+		p = newProfile(w)
+	}
 	left := w.waiting[:0]
 	for _, g := range w.waiting {
-		if nodes := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus}); nodes != nil {
-			w.start(g, nodes, g.duration, possible(w.cluster, g))
-			continue
+		lasts := d.known(g.duration)
+		if !d.Strict || len(left) == 0 {
+			nodes := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus})
+			if nodes != nil && (p == nil || p.start(nodes, lasts)) {
+				w.start(g, nodes, g.duration, possible(w.cluster, g))
+				continue
+			}
 		}
 		left = append(left, g)
+		if reserved < d.Reserve && w.now-g.since >= d.After {
+			p.reserve(g.pods, lasts)
+			reserved++
+		}
 	}
 	clear(w.waiting[len(left):])
 	w.waiting = left

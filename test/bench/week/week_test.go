@@ -1,7 +1,9 @@
 package week
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -75,5 +77,53 @@ func TestPossible(t *testing.T) {
 		if got := possible(c, &gang{pods: tt.pods, gpus: int32(tt.gpus)}); got != tt.want {
 			t.Errorf("%d pods of %d GPUs: %d groups, want %d", tt.pods, tt.gpus, got, tt.want)
 		}
+	}
+}
+
+// A reservation by hand: of four nodes one is empty, two are in use until 2 h and one until 5 h. Three nodes are free
+// together at 2 h, so that until then one node has room for what ends by then, and at 5 h for anything.
+func TestProfile(t *testing.T) {
+	const h = time.Hour
+	w := &week{
+		cluster:    newCluster(Plan{Leaves: []int{4}, Spines: 1}, 1),
+		discipline: Discipline{Estimate: 2},
+		running: map[*gang]bool{
+			{nodes: []int32{1, 2}, ends: h}:      true,
+			{nodes: []int32{3}, ends: h * 5 / 2}: true,
+		},
+	}
+	p := newProfile(w)
+	p.reserve(3, 4*h)
+	for _, tt := range []struct {
+		node  int32
+		lasts time.Duration
+		want  bool
+	}{{0, 3 * h, false}, {0, 2 * h, true}, {0, h, true}, {1, 2 * h, true}, {3, 6 * h, true}, {3, 7 * h, true}} {
+		if got := p.start([]int32{tt.node}, tt.lasts); got != tt.want {
+			t.Errorf("node %d for %v: %v, want %v", tt.node, tt.lasts, got, tt.want)
+		}
+	}
+	for _, n := range p.free {
+		if n < 0 {
+			t.Errorf("nodes are taken twice: %v from %v", p.free, p.at)
+		}
+	}
+}
+
+// No gang starts before an older one where the discipline is strict, and nothing else starts them in order.
+func TestDisciplines(t *testing.T) {
+	plan := few()
+	plan.Load = 1.2
+	for _, d := range Disciplines()[:2] {
+		r := run(plan, &Map{}, d, 1)
+		var all [2]time.Duration
+		all[0], _ = r.Wait(0)
+		all[1], _ = r.Wait(1, 2, 3)
+		if inOrder := all[0] > all[1]/2; inOrder != d.Strict {
+			t.Errorf("%s: pods wait for %v, gangs for %v", d.Name, all[0], all[1])
+		}
+	}
+	if r := Queue(plan, Disciplines()[:2], 1); !r[0].isFirst(r) || slices.Contains([]float64{r[0].Slowdown, r[1].Slowdown}, 0) {
+		t.Errorf("%+v", r)
 	}
 }

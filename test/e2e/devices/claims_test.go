@@ -51,7 +51,11 @@ func claimClasses() string {
 func claimsRig(t *testing.T) *rig {
 	t.Helper()
 	first := current.name != "claims"
-	r := sharedRig(t, options{name: "claims", config: claimedGPUs, held: true})
+	o := options{name: "claims", config: claimedGPUs, held: true}
+	if version := os.Getenv("HEDDLE_API_VERSION"); version != "" { // Of another run, see the Makefile.
+		o.apiServer = []string{"--emulated-version=" + version}
+	}
+	r := sharedRig(t, o)
 	if first {
 		if err := r.Apply(t.Context(), claimClasses()); err != nil {
 			t.Fatal(err)

@@ -22,11 +22,11 @@ func TestOldestKubelet(t *testing.T) {
 	if os.Getenv("HEDDLE_VERSIONS") != "all" {
 		t.Skip("builds a kubelet of its own, 5 CPU minutes: set HEDDLE_VERSIONS=all to run it")
 	}
-	kubelet, err := cluster.Builder{Log: os.Stderr}.Kubelet(t.Context(), oldestKubelet)
+	kubelet, err := cluster.Builder{Log: os.Stderr}.Older(t.Context(), "kubelet-"+oldestKubelet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, options{name: "oldest", kubeletBinary: kubelet})
+	r := newRig(t, options{name: "oldest", older: kubelet})
 	if v := r.node(t).Status.NodeInfo.KubeletVersion; !strings.HasPrefix(v, "v"+oldestKubelet+".") {
 		t.Fatalf("the kubelet is %s", v)
 	}

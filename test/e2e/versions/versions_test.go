@@ -82,10 +82,11 @@ func TestVersions(t *testing.T) {
 			}
 			binary := filepath.Join(binaries.Kubernetes, "kube-apiserver")
 			if m.own {
-				var err error
-				if binary, err = b.APIServer(t.Context(), m.version); err != nil {
+				dir, err := b.Older(t.Context(), "apiserver-"+m.version)
+				if err != nil {
 					t.Fatal(err)
 				}
+				binary = filepath.Join(dir, "kube-apiserver")
 			}
 			s := startServer(t, binaries.Kubernetes, binary, m.flags...)
 			w := &world{apiServer: s, t: t, scheduler: filepath.Join(installer.Dir, schedulerName)}

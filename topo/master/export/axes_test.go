@@ -76,7 +76,7 @@ func TestLabelsByKind(t *testing.T) {
 // cross leaf groups have one in which they are whole.
 func TestTopologies(t *testing.T) {
 	s, _ := fleet(t)
-	all, err := export.Topologies("kueue.x-k8s.io/v1beta1", s)
+	all, err := export.Topologies("kueue.x-k8s.io/v1beta2", s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,15 +45,15 @@ func readDRA(ctx context.Context, client *cluster.Client, node string) (*cluster
 
 // check explains why pods get no GPU of a node in mode claims.
 func (d *clusterDRA) check(l *Findings, node string, cfg *config.NodeConfig) {
-	if d == nil || cfg.Mode != config.ModeClaims {
+	if d == nil || !cfg.UsesClaims() {
 		return
 	}
 	if d.devices == 0 {
 		l.problem("Node "+node,
 			"See heddle-device-plugin's problems; pods may still have the GPUs in another mode: heddle gpu list "+node,
-			"mode is claims, and no ResourceSlice of %s has a device of this node", claims.Driver)
+			"GPUs are for claims, and no ResourceSlice of %s has a device of this node", claims.Driver)
 	}
-	const own = "gpu" + claims.ClassSuffix
+	const own = claims.ClassGPU
 	var others []string
 	found := false
 	for i := range d.classes {
@@ -67,7 +67,7 @@ func (d *clusterDRA) check(l *Findings, node string, cfg *config.NodeConfig) {
 	switch {
 	case !found:
 		l.problem("DeviceClass "+own, "The chart brings it with gpuDevice.claims.enabled=true.",
-			"is missing, and mode is claims")
+			"is missing, and GPUs are for claims")
 	case len(others) > 0:
 		l.problem("DeviceClass "+own, "Remove the extendedResourceName of all but one.",
 			"other classes stand for %s too: %s; pods that request it get a device of one of them",

@@ -36,7 +36,7 @@ func TestClaims(t *testing.T) {
 		"as it should be": {"claims", []*resourcev1.ResourceSlice{slice}, []*resourcev1.DeviceClass{class("gpu.heddle.dev")}, nil},
 		"another mode":    {"native", nil, nil, nil},
 		"without slices":  {"claims", nil, []*resourcev1.DeviceClass{class("gpu.heddle.dev")}, []string{noSlice}},
-		"without classes": {"claims", []*resourcev1.ResourceSlice{slice}, nil, []string{"is missing, and mode is claims"}},
+		"without classes": {"claims", []*resourcev1.ResourceSlice{slice}, nil, []string{"is missing, and GPUs are for claims"}},
 		"two classes for the resource": {
 			mode: "claims", slices: []*resourcev1.ResourceSlice{slice},
 			classes: []*resourcev1.DeviceClass{class("gpu.heddle.dev"), class("gpu.example.com")},
