@@ -22,6 +22,12 @@ const Driver = "devices.heddle.dev"
 // ClassSuffix is the end of the names of heddle's DeviceClasses: gpu.heddle.dev.
 const ClassSuffix = ".heddle.dev"
 
+// DeviceClasses of whole GPUs: alone, and in a pair.
+const (
+	ClassGPU  = "gpu" + ClassSuffix
+	ClassPair = "gpu-hca" + ClassSuffix
+)
+
 // Type is the attribute "type" of a device.
 type Type string
 

@@ -44,6 +44,9 @@ type bench struct {
 	*testing.B
 	nodes      []*corev1.Node
 	contenders []contender
+	// gangs come at once, of pods that make adds.
+	gangs int
+	make  func(w *cluster, name string, gpus int, labels map[string]string)
 }
 
 // contender is a scheduler; rounds are the results of its runs.
@@ -61,14 +64,21 @@ type round struct{ pods, cpu, groups float64 }
 
 func newBench(b *testing.B) *bench {
 	b.Helper()
+	return newBenchOf(b, benchGroups)
+}
+
+// newBenchOf is for this many groups of nodes.
+func newBenchOf(b *testing.B, groups int) *bench {
+	b.Helper()
 	watch.DefaultChanSize = 100000 // The tracker panics if a watcher is slower than the writer.
 	// As the program logs, but to nowhere: its lines would be among the results. The framework asks
 	// for each plugin on each node whether it is to log, which costs most without contextual logging.
 	klog.SetLoggerWithOptions(
 		textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard))), klog.ContextualLogger(true))
-	x := &bench{B: b}
+	x := &bench{B: b, gangs: benchGangs}
+	x.make = func(w *cluster, name string, gpus int, labels map[string]string) { w.add(pod(name, gpus, labels)) }
 	var names []string
-	for g := range benchGroups {
+	for g := range groups {
 		for n := range benchSize {
 			names = append(names, fmt.Sprintf("n%03d-%02d", g, n))
 			made := node(names[len(names)-1], 8)
@@ -145,7 +155,7 @@ func median(all []float64) float64 { return slices.Sorted(slices.Values(all))[le
 
 // measure runs one gang that warms everything up, then all others.
 func (x *bench) measure(w *cluster, gpus int, labels func(gang int) map[string]string) round {
-	bindings := make(chan struct{}, (1+benchGangs)*benchSize)
+	bindings := make(chan struct{}, (1+x.gangs)*benchSize)
 	w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, kuberuntime.Object, error) {
 		if action.GetSubresource() == "binding" {
 			bindings <- struct{}{}
@@ -156,7 +166,7 @@ func (x *bench) measure(w *cluster, gpus int, labels func(gang int) map[string]s
 		begin, before := time.Now(), processorTime(x)
 		for g := from; g < to; g++ {
 			for i := range benchSize {
-				w.add(pod(fmt.Sprintf("g%d-%d", g, i), gpus, labels(g)))
+				x.make(w, fmt.Sprintf("g%d-%d", g, i), gpus, labels(g))
 			}
 		}
 		late := time.After(5 * time.Minute)
@@ -171,9 +181,9 @@ func (x *bench) measure(w *cluster, gpus int, labels func(gang int) map[string]s
 	}
 	run(0, 1)
 	runtime.GC()
-	took, cpu := run(1, 1+benchGangs)
+	took, cpu := run(1, 1+x.gangs)
 	pods := w.until("all bound", func(pods map[string]*corev1.Pod) bool {
-		return bound(pods, "g") == (1+benchGangs)*benchSize
+		return bound(pods, "g") == (1+x.gangs)*benchSize
 	})
 	w.stop()
 	in := map[string]bool{}
@@ -182,8 +192,8 @@ func (x *bench) measure(w *cluster, gpus int, labels func(gang int) map[string]s
 		group, _, _ := strings.Cut(p.Spec.NodeName, "-")
 		in[gang+group] = true
 	}
-	const measured = benchGangs * benchSize
-	return round{measured / took.Seconds(), cpu.Seconds() * 1e3 / measured, float64(len(in)) / (1 + benchGangs)}
+	measured := float64(x.gangs * benchSize)
+	return round{measured / took.Seconds(), cpu.Seconds() * 1e3 / measured, float64(len(in)) / float64(1+x.gangs)}
 }
 
 // processorTime is what this process had so far.

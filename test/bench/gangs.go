@@ -15,9 +15,9 @@ func gangs(ctx context.Context, log io.Writer) ([]row, error) {
 	const module, to = "cmd/heddle-scheduler", "to-plain"
 	const whole, others = "BenchmarkGangs", "BenchmarkOtherPods/"
 	const gpus, some, none = others + "gpus", others + "some", others + "none"
-	const native = "BenchmarkNativeGangs/"
+	const native, ofClaims = "BenchmarkNativeGangs/", "BenchmarkClaimGangs"
 	out := map[string]string{}
-	for _, name := range []string{whole, gpus, some, none, native + "heddle", native + "kubernetes"} {
+	for _, name := range []string{whole, ofClaims, gpus, some, none, native + "heddle", native + "kubernetes"} {
 		text, err := goBench(ctx, log, module, name, "1x", ".")
 		if err != nil {
 			return nil, err
@@ -35,6 +35,7 @@ func gangs(ctx context.Context, log io.Writer) ([]row, error) {
 		{atLeast, "gangs of 18 pods, a second, to plain kube-scheduler", whole, to, 1.3, "x"},
 		{atLeast, "the same, pods a second", whole, "heddle-pods/s", 250, ""},
 		{atMost, "the same, groups per gang", whole, "heddle-groups/gang", 1, ""},
+		{atLeast, "gangs of 18 pods with claims, to kube-scheduler", ofClaims, to, 1.2, "x"},
 		{atLeast, "pods of no gang with 8 GPUs, to kube-scheduler", gpus, to, 0.95, "x"},
 		{atLeast, "pods of no gang with 2 GPUs, to kube-scheduler", some, to, 0.9, "x"},
 		{atLeast, "pods of no gang without GPUs, to kube-scheduler", none, to, 0.95, "x"},

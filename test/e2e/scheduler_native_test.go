@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
@@ -28,6 +29,12 @@ func withGates(t *testing.T) *bed {
 // nativeGroup makes a PodGroup of scheduling.k8s.io and its pods.
 func (f *fleet) nativeGroup(t *testing.T, name string, n, gpus int, annotations map[string]string) {
 	t.Helper()
+	f.nativePods(t, name, n, annotations, func(p string) *corev1.Pod { return f.pod(p, gpus, nil) })
+}
+
+// nativePods makes a PodGroup of scheduling.k8s.io with pods that a function makes.
+func (f *fleet) nativePods(t *testing.T, name string, n int, annotations map[string]string, pod func(string) *corev1.Pod) {
+	t.Helper()
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
 		"metadata": map[string]any{"name": name, "namespace": f.namespace, "annotations": annotations},
@@ -40,7 +47,7 @@ func (f *fleet) nativeGroup(t *testing.T, name string, n, gpus int, annotations 
 		t.Fatal(err)
 	}
 	for i := range n {
-		p := f.pod(fmt.Sprintf("%s-%d", name, i), gpus, nil)
+		p := pod(fmt.Sprintf("%s-%d", name, i))
 		p.Spec.SchedulerName, p.Spec.SchedulingGroup = schedulerName, &corev1.PodSchedulingGroup{PodGroupName: &name}
 		f.create(t, p)
 	}
@@ -91,5 +98,30 @@ func TestNativePodGroups(t *testing.T) {
 	f.running(t, "more", 2)
 	if n := len(f.podsOf(t, "three")); n != 1 {
 		t.Errorf("three has %d pods", n)
+	}
+}
+
+// TestNativePodGroupsOfClaims is for PodGroups of Kubernetes' own API with claims: of each pod, and one of all pods, which
+// DynamicResources allocates with the first.
+func TestNativePodGroupsOfClaims(t *testing.T) {
+	f := newFleetOn(t, withGates(t), "gpuScheduler.genericWorkload=true")
+	f.claimClasses(t)
+	f.claimable(t, "native-c0", "native-c1")
+	f.template(t, "all", claims.ClassPair, 8)
+	own := func(name string) *corev1.Pod { return claiming(f.pod(name, 0, nil), "all") }
+	f.nativePods(t, "three", 3, nil, own)
+	t.Log(f.rejected(t, "three", 3, "rejected by podgroup three: 2 of 3 fit"))
+	if n := f.allocated(t); n != 0 {
+		t.Errorf("%d claims have devices", n)
+	}
+	f.nativePods(t, "two", 2, nil, own)
+	if on := f.running(t, "two", 2); len(on) != 2 {
+		t.Errorf("the group is on %v", on)
+	}
+	f.kubectl(t, "-n", f.namespace, "delete", "pod", "two-0", "two-1", "three-0", "three-1", "three-2", "--force", "--grace-period=0")
+	f.claim(t, "shared", claims.ClassGPU, 8)
+	f.nativePods(t, "sharers", 3, nil, func(name string) *corev1.Pod { return sharing(f.pod(name, 0, nil), "shared") })
+	if on := f.running(t, "sharers", 3); len(on) != 1 {
+		t.Errorf("the pods of one claim are on %v", on)
 	}
 }

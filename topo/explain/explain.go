@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,6 +39,10 @@ type Cluster struct {
 	Groups []v1alpha1.Group
 	// Budgets limit what preemption evicts.
 	Budgets []policyv1.PodDisruptionBudget
+	// Classes, Slices and Claims are what pods with ResourceClaims get devices from, and what is in use.
+	Classes []resourceapi.DeviceClass
+	Slices  []resourceapi.ResourceSlice
+	Claims  []resourceapi.ResourceClaim
 }
 
 // Answer explains why a pod, or the pods of a gang, have no node.
@@ -146,7 +151,7 @@ func Of(ctx context.Context, c *Cluster, namespace, name string, now time.Time) 
 	spec := c.specOf(a, members)
 	a.MinMember = spec.MinMember
 	if pods := a.count(members); a.Pods > a.Bound {
-		a.explain(ctx, newQuestion(c, a, &spec, pods, now), c)
+		a.explain(ctx, newQuestion(ctx, c, a, &spec, pods, now), c)
 	}
 	return a, nil
 }
@@ -207,9 +212,16 @@ func (a *Answer) explain(ctx context.Context, q *question, c *Cluster) {
 	for _, class := range q.classes {
 		requests := maps.Clone(class.Amounts)
 		delete(requests, corev1.ResourcePods)
+		if class.Claims != nil {
+			for name, n := range class.Claims.Devices {
+				requests[corev1.ResourceName(name)] = n
+			}
+		}
 		a.Asks = append(a.Asks, Ask{q.pods[class], requests})
 	}
-	a.Nodes = q.reasons()
+	if a.Nodes = q.reasons(); q.fault != "" {
+		return
+	}
 	a.Groups = q.rooms(c.Groups)
 	lacks := q.planner.Plan(&q.request).Reason
 	if _, room := q.place(q.waiting, q.waiting.MinMember); room {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -102,7 +103,22 @@ func (l *Lister) list(ctx context.Context) (*Cluster, error) {
 	var budgets policyv1.PodDisruptionBudgetList
 	err := l.read(ctx, "/apis/policy/v1/poddisruptionbudgets", &budgets)
 	out.Budgets = budgets.Items
-	return out, err
+	return out, errors.Join(err, l.claims(ctx, out))
+}
+
+// claims reads what pods get devices from by ResourceClaims, where there are DeviceClasses.
+func (l *Lister) claims(ctx context.Context, out *Cluster) error {
+	const api = "/apis/resource.k8s.io/v1/"
+	var classes resourceapi.DeviceClassList
+	err := l.read(ctx, api+"deviceclasses", &classes)
+	if out.Classes = classes.Items; len(classes.Items) == 0 {
+		return err
+	}
+	var published resourceapi.ResourceSliceList
+	var claims resourceapi.ResourceClaimList
+	err = errors.Join(l.read(ctx, api+"resourceslices", &published), l.read(ctx, api+"resourceclaims", &claims))
+	out.Slices, out.Claims = published.Items, claims.Items
+	return err
 }
 
 // podGroups lists the PodGroups of a namespace, of any API group.

@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/claims"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
@@ -42,13 +43,22 @@ type question struct {
 	// most is the class that asks for most GPUs, and room the number of its pods that each node takes.
 	most *planner.Class
 	room map[string]int
+	// devices are those of nodes for claims. fault is why it is not known what the pods need of them.
+	devices *claims.Nodes
+	claims  lister
+	fault   string
 }
 
-func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now time.Time) *question {
+func newQuestion(
+	ctx context.Context, c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now time.Time,
+) *question {
 	q := &question{
 		now: now, nodes: map[string]*planner.Node{}, status: map[string]string{}, room: map[string]int{},
-		pods: map[*planner.Class]int{},
+		pods: map[*planner.Class]int{}, devices: claims.New(ctx),
 	}
+	devices, all := c.devices()
+	q.claims = all
+	q.devices.Update(devices)
 	on := map[string][]*corev1.Pod{}
 	for i := range c.Pods {
 		if p := &c.Pods[i]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
@@ -58,6 +68,7 @@ func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now
 	names := sgpu.GPUs{corev1.ResourceName(wellknown.DefaultDomains().VendorKey("gpu"))}
 	for i := range c.Nodes {
 		n := planner.NewNode(&c.Nodes[i], on[c.Nodes[i].Name]...)
+		n.SetClaims(q.devices.Of(n.Name), q.devices.Extended())
 		q.nodes[n.Name], q.status[n.Name], q.request.Nodes = n, "", append(q.request.Nodes, n)
 		for name := range n.Status.Allocatable {
 			if isGPU(name) && !slices.Contains(names, name) {
@@ -73,16 +84,20 @@ func newQuestion(c *Cluster, a *Answer, spec *gang.Spec, pods []*corev1.Pod, now
 	slices.Sort(names[1:])
 	slices.SortFunc(q.request.Nodes, func(a, b *planner.Node) int { return cmp.Compare(a.Name, b.Name) })
 	q.planner = planner.New(topologyclient.Of(c.Groups), gang.Place, names)
-	q.read(a, spec, pods)
+	q.read(a, spec, pods, q.demands(c, pods))
 	return q
 }
 
 // read sets what is asked for.
-func (q *question) read(a *Answer, spec *gang.Spec, pods []*corev1.Pod) {
+func (q *question) read(a *Answer, spec *gang.Spec, pods []*corev1.Pod, demands []*claims.Demand) {
 	g := planner.Gang{Key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}, Spec: *spec}
 	most := -1
-	for _, pod := range pods {
-		m := planner.Member{Pod: pod, Class: planner.ClassOf(pod, nil), GPUs: int(gpus(pod)), Node: pod.Spec.NodeName}
+	for i, pod := range pods {
+		class := planner.ClassOf(pod, nil).With(demands[i])
+		m := planner.Member{Pod: pod, Class: class, GPUs: int(gpus(pod)), Node: pod.Spec.NodeName}
+		if demands[i] != nil {
+			m.GPUs = max(m.GPUs, int(demands[i].GPUs))
+		}
 		if m.Node == "" {
 			if at := slices.IndexFunc(q.classes, func(c *planner.Class) bool { return c.Key == m.Class.Key }); at >= 0 {
 				m.Class = q.classes[at]
@@ -170,7 +185,7 @@ func (q *question) obstacle(name string) string {
 	case q.status[name] == v1alpha1.StatusNotReady:
 		return "NotReady in the topology tree"
 	}
-	if why := c.Obstacle(n.Node); why != "" {
+	if why := cmp.Or(q.fault, c.Obstacle(n.Node)); why != "" {
 		return why
 	}
 	free := (&planner.Query{}).Free(n)
@@ -178,12 +193,15 @@ func (q *question) obstacle(name string) string {
 		return ""
 	}
 	lacks := free.Lacks(c.Amounts)
+	if lacks == "" && c.Claims != nil {
+		return n.Claims.Why(n.Node, c.Claims)
+	}
 	return fmt.Sprintf("%s: %s of %s free, asked for %s", lacks, quantity(lacks, free.Left(lacks)),
 		quantity(lacks, n.Allocatable[lacks]), quantity(lacks, c.Amounts[lacks]))
 }
 
-// holders returns the largest holders of the scarcest resource that the pods request: the first extended
-// resource, else cpu.
+// holders returns the largest holders of the scarcest resource that the pods request: devices of claims, the first
+// extended resource, else cpu.
 func (q *question) holders(nodes []string) []Holder {
 	scarce := corev1.ResourceCPU
 	for _, name := range slices.Sorted(maps.Keys(q.most.Amounts)) {
@@ -196,7 +214,11 @@ func (q *question) holders(nodes []string) []Holder {
 	for _, at := range nodes {
 		if n := q.nodes[at]; n != nil {
 			for _, pod := range n.Pods {
-				if amount := planner.Requests(pod)[scarce]; amount > 0 {
+				amount := planner.Requests(pod)[scarce]
+				if q.most.Claims != nil {
+					scarce, amount = "devices", q.claims.devices(pod)
+				}
+				if amount > 0 {
 					h := by[holderOf(pod)]
 					h.Name, h.Resource, h.Amount = holderOf(pod), string(scarce), h.Amount+amount
 					h.add(pod, q.now)
@@ -281,7 +303,7 @@ func (q *question) fits(a *Answer) (out []string) {
 	for i := range anywhere.Members {
 		free := *anywhere.Members[i].Pod
 		free.Spec.NodeSelector, free.Spec.Affinity = nil, nil
-		anywhere.Members[i].Class = planner.ClassOf(&free, nil)
+		anywhere.Members[i].Class = planner.ClassOf(&free, nil).With(anywhere.Members[i].Class.Claims)
 	}
 	say("without node selector and affinity: %s", anywhere, least)
 	return out

@@ -1,99 +1,196 @@
-// Package claims counts the GPUs of nodes that pods get by ResourceClaims, for plans. The scheduler's own plugin
-// DynamicResources allocates them: a plan only has to leave it enough.
+// Package claims counts how many pods with ResourceClaims fit on nodes, for plans. It asks the allocator of the
+// scheduler's plugin DynamicResources, for one pod after another, as that plugin does: selectors, constraints,
+// capacities, counters and taints are the allocator's. DynamicResources allocates and has the last word.
+//
+// Preemption frees no devices here: DynamicResources counts the claims of a pod that is to be evicted.
 package claims
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/claims"
 )
 
-// Free returns how many GPUs each node has free for pods that request one of these resources, if the DeviceClass that
-// stands for the resource is heddle's; nil if no node has such GPUs. A node that is not in it has none.
-func Free(dra framework.SharedDRAManager, gpus []corev1.ResourceName) (free map[string]int64, err error) {
-	if dra == nil || !slices.ContainsFunc(gpus, func(name corev1.ResourceName) bool {
-		class := dra.DeviceClassResolver().GetDeviceClass(name)
-		return class != nil && class.Name == string(claims.GPU)+claims.ClassSuffix
-	}) {
-		return free, nil
-	}
-	published, err := dra.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil {
-		return nil, fmt.Errorf("list ResourceSlices: %w", err)
-	}
-	published = slices.DeleteFunc(slices.Clone(published), func(s *resourceapi.ResourceSlice) bool {
-		return s.Spec.Driver != claims.Driver || s.Spec.NodeName == nil
-	})
-	if len(published) == 0 {
-		return free, nil
-	}
-	used, err := allocated(dra)
-	if err != nil {
-		return nil, err
-	}
-	free = map[string]int64{}
-	taken := map[string]bool{}
-	for _, s := range published {
-		for i := range s.Spec.Devices {
-			if used[device{s.Spec.Pool.Name, s.Spec.Devices[i].Name}] {
-				taken[*s.Spec.NodeName+"/"+attribute(&s.Spec.Devices[i], claims.AttributeUUID)] = true
-			}
-		}
-	}
-	for _, s := range published {
-		for i := range s.Spec.Devices {
-			d := &s.Spec.Devices[i]
-			uuid := attribute(d, claims.AttributeUUID)
-			if attribute(d, claims.AttributeType) == string(claims.GPU) && !tainted(d) && !taken[*s.Spec.NodeName+"/"+uuid] {
-				free[*s.Spec.NodeName]++
-			}
-		}
-	}
-	return free, nil
+// Classes are DeviceClasses by name.
+type Classes map[string]*resourceapi.DeviceClass
+
+// List is for the allocator.
+func (c Classes) List() ([]*resourceapi.DeviceClass, error) {
+	return slices.Collect(maps.Values(c)), nil
 }
 
-// device is a device of heddle's driver.
-type device struct{ pool, name string }
+// Get is for the allocator.
+func (c Classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	if class, ok := c[name]; ok {
+		return class, nil
+	}
+	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+}
 
-// allocated returns the devices of all claims, those in flight included.
-func allocated(dra framework.SharedDRAManager) (map[device]bool, error) {
-	state, err := dra.ResourceClaims().GatherAllocatedState()
+// Cluster has what a cluster publishes for claims, and what claims have got.
+type Cluster struct {
+	Slices    []*resourceapi.ResourceSlice
+	Classes   Classes
+	Allocated *structured.AllocatedState
+}
+
+// maxReads bounds the reads of the scheduler's claims, which fail while one of them changes.
+const maxReads = 100
+
+// Read returns the scheduler's view of a cluster, with the allocations in flight. Without the API of claims it is
+// empty.
+func Read(dra framework.SharedDRAManager) (c Cluster, err error) {
+	if dra == nil {
+		return c, nil
+	}
+	if c.Slices, err = dra.ResourceSlices().ListWithDeviceTaintRules(); err != nil {
+		return c, fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	classes, err := dra.DeviceClasses().List()
 	if err != nil {
-		return nil, fmt.Errorf("allocated devices: %w", err)
+		return c, fmt.Errorf("list DeviceClasses: %w", err)
 	}
-	used := map[device]bool{}
-	for id := range state.AllocatedDevices {
-		if id.Driver.String() == claims.Driver {
-			used[device{id.Pool.String(), id.Device.String()}] = true
+	c.Classes = make(Classes, len(classes))
+	for _, class := range classes {
+		c.Classes[class.Name] = class
+	}
+	for range maxReads {
+		if c.Allocated, err = dra.ResourceClaims().GatherAllocatedState(); err == nil {
+			return c, nil
 		}
 	}
-	for id := range state.AllocatedSharedDeviceIDs {
-		if id.Driver.String() == claims.Driver {
-			used[device{id.Pool.String(), id.Device.String()}] = true
+	return c, fmt.Errorf("allocated devices: %w", err)
+}
+
+// Nodes has the devices of nodes, and keeps what does not change. It is for one goroutine.
+type Nodes struct {
+	classes  Classes
+	allocate allocate
+	// byName has the nodes with devices of their own, others the devices that all nodes can use.
+	byName map[string]*Node
+	others *Node
+}
+
+// maxExpressions bounds the compiled selectors that are kept.
+const maxExpressions = 100
+
+// maxSearch bounds the time of one allocation, which takes less than a millisecond unless constraints make the
+// allocator try every combination of devices.
+const maxSearch = time.Second
+
+// New returns no nodes. What is asked of them later ends with the context.
+func New(ctx context.Context) *Nodes {
+	silent := logr.NewContext(ctx, logr.Discard())
+	compiled := cel.NewCache(maxExpressions, cel.Features{EnableConsumableCapacity: true})
+	return &Nodes{allocate: func(t *trial, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+		within, cancel := context.WithTimeout(silent, maxSearch)
+		defer cancel()
+		allocator, err := structured.NewAllocator(within, features(), *t.state, t.classes, t.slices, compiled)
+		if err != nil {
+			return nil, fmt.Errorf("allocator: %w", err)
+		}
+		return allocator.Allocate(within, t.node, claims)
+	}}
+}
+
+// features are those of Kubernetes 1.37. Where the API server has fewer, it drops their fields.
+func features() structured.Features {
+	return structured.Features{
+		AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true,
+		DeviceBindingAndStatus: true, ConsumableCapacity: true, FractionalCapacityRange: true,
+	}
+}
+
+// Update takes over a cluster.
+func (n *Nodes) Update(c Cluster) {
+	if !maps.Equal(n.classes, c.Classes) {
+		n.classes, n.byName, n.others = c.Classes, nil, nil
+	}
+	now, nodeOf := map[string]*Node{}, map[pool]string{}
+	for _, s := range c.Slices {
+		name := ""
+		if s.Spec.NodeName != nil {
+			name = *s.Spec.NodeName
+		}
+		if now[name] == nil {
+			now[name] = &Node{allocate: n.allocate, classes: c.Classes, state: NewState()}
+		}
+		now[name].slices = append(now[name].slices, s)
+		id := structured.MakeDeviceID(s.Spec.Driver, s.Spec.Pool.Name, "")
+		nodeOf[pool{id.Driver.String(), id.Pool.String()}] = name
+	}
+	split(c.Allocated, now, nodeOf)
+	others := now[""]
+	delete(now, "")
+	if others != nil && others.same(n.others) {
+		others = n.others
+	}
+	for name, node := range now {
+		if old := n.byName[name]; others == n.others && node.same(old) {
+			now[name] = old
+			continue
+		}
+		node.shared = others
+		node.count()
+	}
+	n.byName, n.others = now, others
+}
+
+// pool identifies a pool of ResourceSlices.
+type pool struct{ driver, name string }
+
+// split gives each node the state of its own devices.
+func split(all *structured.AllocatedState, nodes map[string]*Node, nodeOf map[pool]string) {
+	if all == nil {
+		return
+	}
+	of := func(id structured.DeviceID) *Node {
+		if name, ok := nodeOf[pool{id.Driver.String(), id.Pool.String()}]; ok {
+			return nodes[name]
+		}
+		return nil
+	}
+	for id := range all.AllocatedDevices {
+		if node := of(id); node != nil {
+			node.state.AllocatedDevices.Insert(id)
 		}
 	}
-	return used, nil
+	for id := range all.AllocatedSharedDeviceIDs {
+		if node := of(id.GetDeviceID()); node != nil {
+			node.state.AllocatedSharedDeviceIDs.Insert(id)
+		}
+	}
+	for id, used := range all.AggregatedCapacity {
+		if node := of(id); node != nil {
+			node.state.AggregatedCapacity[id] = used
+		}
+	}
 }
 
-// attribute returns a text attribute of heddle's.
-func attribute(d *resourceapi.Device, key resourceapi.QualifiedName) string {
-	a, ok := d.Attributes[key]
-	if !ok {
-		a = d.Attributes[claims.Driver+"/"+key]
+// Of returns the devices that claims can get on a node; nil if there are none.
+func (n *Nodes) Of(name string) *Node {
+	if node, ok := n.byName[name]; ok {
+		return node
 	}
-	if a.StringValue == nil {
-		return ""
-	}
-	return *a.StringValue
+	return n.others
 }
 
-func tainted(d *resourceapi.Device) bool {
-	return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
-		return t.Effect != resourceapi.DeviceTaintEffectNone
-	})
+// Extended returns the extended resource that heddle's DeviceClass of GPUs stands for, empty without one: pods that
+// request it get GPUs by claims.
+func (n *Nodes) Extended() corev1.ResourceName {
+	if class := n.classes[claims.ClassGPU]; class != nil && class.Spec.ExtendedResourceName != nil {
+		return corev1.ResourceName(*class.Spec.ExtendedResourceName)
+	}
+	return ""
 }

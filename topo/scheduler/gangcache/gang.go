@@ -209,7 +209,7 @@ func (g *gangInfo) satisfied() bool {
 func (g *gangInfo) place(asked []planner.Member, place *planner.Place, p *preemption) (got []*member) {
 	for at, node := range place.Nodes {
 		if m := g.members[asked[at].Pod.UID]; node != "" && m.stage == pending {
-			m.stage, m.Node = planned, node
+			m.stage, m.Node, m.Class = planned, node, asked[at].Class // With its claims.
 			m.tried = false
 			got = append(got, m)
 		}

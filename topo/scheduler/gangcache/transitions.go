@@ -53,6 +53,9 @@ func (c *Cache) put(pod *corev1.Pod) (m *member, changed bool) {
 		changed = true
 	} else {
 		previous = *m
+		if len(m.Pod.Status.ResourceClaimStatuses) != len(pod.Status.ResourceClaimStatuses) {
+			c.retry(spec.Key) // It may have been rejected for a claim that was not created yet.
+		}
 	}
 	m.gang.born(pod.CreationTimestamp.Time)
 	m.Pod, m.spec, m.err = pod, spec, err

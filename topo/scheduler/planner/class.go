@@ -18,6 +18,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/scheduler/claims"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 )
 
@@ -39,6 +40,8 @@ type Class struct {
 	Key Key
 	// Amounts are the requests of one pod, without zeros.
 	Amounts Amounts
+	// Claims are those of one pod; nil without any.
+	Claims *claims.Demand
 
 	affinity    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
@@ -54,6 +57,8 @@ type Class struct {
 	hcas Amounts
 	// selector is nil if the pods accept any GPU.
 	selector *sgpu.Selector
+	// own is the key without claims.
+	own Key
 }
 
 // ClassOf returns the class of a pod. Its selector counts if it requests whole GPUs;
@@ -81,8 +86,21 @@ func ClassOf(pod *corev1.Pod, selector *sgpu.Selector, ignored ...corev1.Resourc
 	text, _ := json.Marshal([]any{
 		c.Amounts, pod.Spec.NodeSelector, required, c.tolerations, c.nodeName, c.exclusive, c.selector.String(), c.hcas,
 	})
-	c.Key = sha256.Sum256(text)
+	c.own = sha256.Sum256(text)
+	c.Key = c.own
 	return c
+}
+
+// With returns the class with other claims, nil for none.
+func (c *Class) With(demand *claims.Demand) *Class {
+	if demand == c.Claims {
+		return c
+	}
+	out := *c
+	if out.Claims, out.Key = demand, c.own; demand != nil {
+		out.Key = sha256.Sum256(append(c.own[:], demand.Key[:]...))
+	}
+	return &out
 }
 
 // Requests returns what a pod requests, without zeros. The pod itself counts as one of the pods
@@ -137,7 +155,7 @@ func (c *Class) Obstacle(node *corev1.Node) string {
 	if !c.selects(node) {
 		return "node selector or affinity"
 	}
-	return ""
+	return c.Claims.Obstacle(node)
 }
 
 // Selects reports whether the pods name the nodes that they accept, or need some that have several HCAs. gpus are

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/topo/scheduler/claims"
 )
 
 // Node is a node with its pods. It is not changed once made, so that what follows from a node holds as long as
@@ -17,6 +19,8 @@ type Node struct {
 	Pods []*corev1.Pod
 	// Allocatable has the resources for pods, Requested the sum of the requests of the node's pods.
 	Allocatable, Requested Amounts
+	// Claims has the devices for claims, nil without any.
+	Claims *claims.Node
 }
 
 // NewNode returns a node with pods that are bound to it.
@@ -28,12 +32,22 @@ func NewNode(node *corev1.Node, pods ...*corev1.Pod) *Node {
 	return &Node{Node: node, Pods: pods, Requested: requested, Allocatable: AmountsOf(node.Status.Allocatable)}
 }
 
+// SetClaims sets the devices for claims of a new node. Pods that request the extended resource get GPUs by claims where
+// the kubelet offers none of it.
+func (n *Node) SetClaims(own *claims.Node, extended corev1.ResourceName) {
+	if n.Claims = own; own != nil && extended != "" && n.Allocatable[extended] == 0 {
+		n.Allocatable[extended] = n.Requested[extended] + own.GPUs
+	}
+}
+
 // Reservation keeps resources of a node for a pod of a plan that is not bound yet.
 type Reservation struct {
 	UID types.UID
 	// Priority is the pod's. A reservation does not bind pods of a higher priority.
 	Priority int32
 	Amounts  Amounts
+	// Claims are the pod's, nil without any.
+	Claims *claims.Demand
 }
 
 // Reservations are by node. They are not changed once made.
@@ -78,6 +92,8 @@ type Free struct {
 	node *Node
 	// reserved holds the amounts of the reservations, gone the amounts that leaving pods free.
 	reserved, gone Amounts
+	// claims are those of the reservations.
+	claims []*claims.Demand
 }
 
 // Free returns the free resources of a node. Reservations for pods that are on the node already,
@@ -93,6 +109,9 @@ func (q *Query) Free(n *Node) Free {
 			f.reserved = Amounts{}
 		}
 		f.reserved.Add(r.Amounts, 1)
+		if r.Claims != nil {
+			f.claims = append(f.claims, r.Claims)
+		}
 	}
 	return f
 }
@@ -111,6 +130,9 @@ func (f *Free) Count(c *Class) int32 {
 	}
 	if c.exclusive {
 		n = min(n, 1)
+	}
+	if c.Claims != nil && n > 0 {
+		n = f.node.Claims.Room(f.node.Node, c.Claims, f.claims, n)
 	}
 	return int32(max(0, n))
 }
@@ -137,6 +159,11 @@ func (f *Free) Lacks(amounts Amounts) corev1.ResourceName {
 	return ""
 }
 
+// Takes reports whether the devices that reservations leave are enough for the claims of a pod.
+func (f *Free) Takes(d *claims.Demand) bool {
+	return len(f.claims) == 0 || f.node.Claims.Fits(f.node.Node, []*claims.Demand{d}, f.claims)
+}
+
 // HasReservations reports whether any reservation counts.
 func (f *Free) HasReservations() bool { return len(f.reserved) > 0 }
 
@@ -145,7 +172,7 @@ func (f *Free) Reserved(name corev1.ResourceName) int64 { return f.reserved[name
 
 // FitsTogether reports whether several pods of each class fit at once.
 func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
-	total := Amounts{}
+	total, demands := Amounts{}, []*claims.Demand(nil)
 	for i, n := range pods {
 		if n == 0 {
 			continue // A gang may have many classes, and a node pods of a few.
@@ -155,8 +182,11 @@ func (f *Free) FitsTogether(classes []*Class, pods []int32) bool {
 			return false
 		}
 		total.Add(c.Amounts, int64(n))
+		if c.Claims != nil {
+			demands = append(demands, slices.Repeat([]*claims.Demand{c.Claims}, int(n))...)
+		}
 	}
-	return f.Lacks(total) == ""
+	return f.Lacks(total) == "" && f.node.Claims.Fits(f.node.Node, demands, f.claims)
 }
 
 // Left returns how much of a resource is left.

@@ -59,7 +59,9 @@ type Member struct {
 
 // Reservation returns what a plan keeps for the member.
 func (m *Member) Reservation() Reservation {
-	return Reservation{UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts}
+	return Reservation{
+		UID: m.Pod.UID, Priority: schedulehelpers.PodPriority(m.Pod), Amounts: m.Class.Amounts, Claims: m.Class.Claims,
+	}
 }
 
 // Place has nodes for the members of a gang that need one.

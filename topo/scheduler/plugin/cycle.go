@@ -14,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/claims"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
@@ -35,6 +36,8 @@ type cycle struct {
 	selector *sgpu.Selector
 	// hcas are the result of [planner.HCAs].
 	hcas planner.Amounts
+	// claims are of a pod of no gang, while gangs have reservations; nil without any.
+	claims *claims.Demand
 	// decision has the shared GPUs of a pod in a PodGroup's cycle. The framework unreserves
 	// them and, once all members have a node, reserves for one after another, with a snapshot
 	// that lacks what the others got.
@@ -85,6 +88,7 @@ func (p *Plugin) PreFilter(
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, c.Rejection)
 		}
 		c.Reservations = p.cache.Reservations()
+		p.claimAlone(pod, c)
 		if !c.Member && len(c.Reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
 		}
@@ -115,6 +119,19 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	return c, nil
 }
 
+// claimAlone reads the claims of a pod of no gang, if gangs have reservations.
+func (p *Plugin) claimAlone(pod *corev1.Pod, c *cycle) {
+	dra := p.handle.SharedDRAManager()
+	if c.Member || len(c.Reservations)*len(pod.Spec.ResourceClaims) == 0 || dra == nil {
+		return
+	}
+	p.readClaims()
+	// DynamicResources reports errors.
+	if demands, err := p.devices.Demands(dra.ResourceClaims(), []*corev1.Pod{pod}, []bool{false}); err == nil {
+		c.claims = demands[0]
+	}
+}
+
 // Filter accepts only the member's own node, since nominated nodes are tried whatever PreFilter
 // returns, and charges reservations to all other pods.
 func (p *Plugin) Filter(
@@ -134,11 +151,16 @@ func (p *Plugin) Filter(
 	}
 	var free planner.Free
 	if len(c.Reservations[node]) > 0 {
-		free = c.Free(nodeOf(info))
+		n := nodeOf(info)
+		n.Claims = p.devices.Of(node)
+		free = c.Free(n)
 	}
 	if free.HasReservations() {
 		if lacks := free.Lacks(c.Amounts); lacks != "" {
 			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf("node(s) have %s reserved for a gang", lacks))
+		}
+		if c.claims != nil && !free.Takes(c.claims) {
+			return framework.NewStatus(framework.Unschedulable, "node(s) have devices reserved for a gang")
 		}
 	}
 	if c.selector != nil {
@@ -236,6 +258,11 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 // pods of a lower priority.
 func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) planner.Plan {
 	begin, result := time.Now(), "placed"
+	for i := range r.Gangs {
+		if err := p.claim(&r.Gangs[i]); err != nil {
+			return planner.Plan{Reason: err.Error()}
+		}
+	}
 	r.Reservations = p.cache.Reservations()
 	plan := p.planner.Plan(r)
 	if plan.Places == nil {

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -19,33 +20,22 @@ type nodes struct {
 }
 
 // seen identifies a node's state: in the cycle of a PodGroup its pods change without its generation, and so do
-// the GPUs that claims can get.
+// the devices for claims.
 type seen struct {
 	generation int64
 	pods       int
-	claimable  int64
+	claims     *claims.Node
 }
 
-// of returns the nodes. They are valid until the next call. claimable has the free GPUs of nodes whose pods get them
-// by claims, under the names gpus.
-func (n *nodes) of(infos []framework.NodeInfo, gpus []corev1.ResourceName, claimable map[string]int64) []*planner.Node {
+// of returns the nodes with their devices for claims. They are valid until the next call.
+func (n *nodes) of(infos []framework.NodeInfo, devices *claims.Nodes) []*planner.Node {
 	n.known = slices.Grow(n.known, len(infos))[:len(infos)]
 	n.seen = slices.Grow(n.seen, len(infos))[:len(infos)]
 	for i, info := range infos {
-		free := int64(-1)
-		if claimable != nil {
-			if count, ok := claimable[info.Node().Name]; ok {
-				free = count
-			}
-		}
-		if now := (seen{info.GetGeneration(), len(info.GetPods()), free}); n.known[i] == nil || n.seen[i] != now {
+		own := devices.Of(info.Node().Name)
+		if now := (seen{info.GetGeneration(), len(info.GetPods()), own}); n.known[i] == nil || n.seen[i] != now {
 			n.known[i], n.seen[i] = nodeOf(info), now
-			for _, gpu := range gpus {
-				// The scheduler makes claims only where the kubelet offers none of the resource.
-				if own := n.known[i]; free >= 0 && own.Allocatable[gpu] == 0 {
-					own.Allocatable[gpu] = own.Requested[gpu] + free
-				}
-			}
+			n.known[i].SetClaims(own, devices.Extended())
 		}
 	}
 	return n.known
@@ -72,12 +62,52 @@ func amountsOf(r framework.Resource) planner.Amounts {
 	return out
 }
 
-// nodesOf returns the nodes with the GPUs that claims can get.
+// nodesOf returns the nodes with the devices that claims can get.
 func (p *Plugin) nodesOf(infos []framework.NodeInfo) []*planner.Node {
-	gpus := p.gpus.GPUs()
-	claimable, err := claims.Free(p.handle.SharedDRAManager(), gpus)
+	p.readClaims()
+	return p.nodes.of(infos, p.devices)
+}
+
+// readClaims updates the devices for claims.
+func (p *Plugin) readClaims() {
+	cluster, err := claims.Read(p.handle.SharedDRAManager())
 	if err != nil {
-		p.log.Warn("GPUs for claims are not counted", "err", err)
+		p.log.Warn("devices for claims are not up to date", "err", err)
+		return
 	}
-	return p.nodes.of(infos, gpus, claimable)
+	p.devices.Update(cluster)
+}
+
+// claim gives the members of a gang the demands of their claims.
+func (p *Plugin) claim(g *planner.Gang) error {
+	pods, placed, some := make([]*corev1.Pod, len(g.Members)), make([]bool, len(g.Members)), false
+	for i := range g.Members {
+		m := &g.Members[i]
+		pods[i], placed[i] = m.Pod, m.Node != ""
+		some = some || len(m.Pod.Spec.ResourceClaims) > 0
+	}
+	dra := p.handle.SharedDRAManager()
+	if !some || dra == nil {
+		return nil
+	}
+	demands, err := p.devices.Demands(dra.ResourceClaims(), pods, placed)
+	if err != nil {
+		return err
+	}
+	for i, d := range demands {
+		m := &g.Members[i]
+		if m.Class = m.Class.With(d); d == nil {
+			continue
+		}
+		m.GPUs = max(m.GPUs, int(d.GPUs))
+		switch {
+		case d.Waits == "":
+		case !p.cache.IsNative(m.Pod):
+			// Each member waits for the others before it is bound, and DynamicResources for the claim's first pod.
+			return fmt.Errorf("its pods share ResourceClaim %s, which has no devices yet: only a native PodGroup may", d.Waits)
+		case g.Label == "" && d.OneNode:
+			g.Label = corev1.LabelHostname
+		}
+	}
+	return nil
 }

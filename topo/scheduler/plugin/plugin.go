@@ -49,11 +49,13 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/scheduler/claims"
 	"github.com/heddle-dev/heddle/topo/scheduler/controller"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/packing"
@@ -92,6 +94,7 @@ type Plugin struct {
 	budgets    policylisters.PodDisruptionBudgetLister
 	controller *controller.Controller
 	nodes      nodes
+	devices    *claims.Nodes
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
 	// demand has learned from the pods with GPUs. capacity counts the GPUs of all nodes, in percent of one, at the
@@ -130,7 +133,7 @@ func newPlugin(
 	metrics := gangcache.NewMetrics()
 	p := &Plugin{
 		args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), log, metrics.IgnoredAnnotations),
-		selected: map[planner.Key]bool{},
+		selected: map[planner.Key]bool{}, devices: claims.New(ctx),
 	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
@@ -268,16 +271,17 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 	const node = framework.Add | framework.UpdateNodeAllocatable | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
 		framework.UpdateNodeCondition
 	const annotations = framework.UpdateNodeAnnotation
-	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown
+	const self = framework.UpdatePodLabel | framework.UpdatePodToleration | framework.UpdatePodScaleDown |
+		framework.UpdatePodGeneratedResourceClaim
 	const freed = framework.Delete | framework.UpdatePodScaleDown
-	const offered, returned = framework.Add | framework.Update, framework.Update | framework.Delete
+	const offered, every = framework.Add | framework.Update, framework.Add | framework.Update | framework.Delete
 	return []framework.ClusterEventWithHint{
 		{Event: event{Resource: framework.Node, ActionType: node}, QueueingHintFn: p.afterChange},
 		{Event: event{Resource: framework.Node, ActionType: annotations}, QueueingHintFn: p.afterAnnotation},
 		{Event: event{Resource: framework.AssignedPod, ActionType: freed}, QueueingHintFn: p.afterChange},
-		// A claim keeps its devices for a while after its pod.
-		{Event: event{Resource: framework.ResourceClaim, ActionType: returned}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.ResourceClaim, ActionType: every}, QueueingHintFn: p.afterClaim},
 		{Event: event{Resource: framework.ResourceSlice, ActionType: offered}, QueueingHintFn: p.afterChange},
+		{Event: event{Resource: framework.DeviceClass, ActionType: offered}, QueueingHintFn: p.afterClass},
 		{Event: event{Resource: framework.TargetPod, ActionType: self}}, // Without a hint it is always queued.
 	}, nil
 }
@@ -286,6 +290,30 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 func (p *Plugin) afterChange(_ logr.Logger, pod *corev1.Pod, _, _ any) (framework.QueueingHint, error) {
 	if p.cache.WorthTrying(pod) {
 		return framework.Queue, nil
+	}
+	return framework.QueueSkip, nil
+}
+
+// afterClaim is called after a claim changed. It matters if its devices are free again, as they are a while after its
+// pod, to pods with claims if it is new, and to those that name it.
+func (p *Plugin) afterClaim(log logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
+	was, _ := older.(*resourceapi.ResourceClaim)
+	is, _ := newer.(*resourceapi.ResourceClaim)
+	named := func(ref corev1.PodResourceClaim) bool {
+		return ref.ResourceClaimName != nil && *ref.ResourceClaimName == is.Name && pod.Namespace == is.Namespace
+	}
+	switch {
+	case is == nil, was != nil && was.Status.Allocation != nil && is.Status.Allocation == nil,
+		was == nil && len(pod.Spec.ResourceClaims) > 0, slices.ContainsFunc(pod.Spec.ResourceClaims, named):
+		return p.afterChange(log, pod, older, newer)
+	}
+	return framework.QueueSkip, nil
+}
+
+// afterClass is called after a DeviceClass was added or changed, which matters to pods with claims.
+func (p *Plugin) afterClass(log logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return p.afterChange(log, pod, older, newer)
 	}
 	return framework.QueueSkip, nil
 }

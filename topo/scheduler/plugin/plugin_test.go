@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -144,6 +146,38 @@ func TestSignPod(t *testing.T) {
 		fragments, s := p.SignPod(t.Context(), tt.pod)
 		if s.IsSuccess() != tt.want || len(fragments) > 0 {
 			t.Errorf("%s: %v, %v", tt.pod.Name, fragments, s)
+		}
+	}
+}
+
+// A claim wakes pods that can use its devices, or that wait for it.
+func TestPodsWakeOnClaims(t *testing.T) {
+	p, _ := stopped(t)
+	claim := func(allocated bool) *resourceapi.ResourceClaim {
+		c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}
+		if allocated {
+			c.Status.Allocation = &resourceapi.AllocationResult{}
+		}
+		return c
+	}
+	plain, own, named := podOf("plain", nil), podOf("own", nil), podOf("named", nil)
+	own.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x", ResourceClaimTemplateName: new("t")}}
+	named.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x", ResourceClaimName: new("c")}}
+	for _, tt := range []struct {
+		what         string
+		older, newer any
+		wake         []*corev1.Pod
+	}{
+		{"made", nil, claim(false), []*corev1.Pod{own, named}},
+		{"allocated", claim(false), claim(true), []*corev1.Pod{named}},
+		{"free again", claim(true), claim(false), []*corev1.Pod{plain, own, named}},
+		{"deleted", claim(true), nil, []*corev1.Pod{plain, own, named}},
+	} {
+		for _, pod := range []*corev1.Pod{plain, own, named} {
+			hint, err := p.afterClaim(logr.Discard(), pod, tt.older, tt.newer)
+			if woken := hint == framework.Queue; err != nil || woken != slices.Contains(tt.wake, pod) {
+				t.Errorf("a claim is %s, and pod %s is woken: %v, %v", tt.what, pod.Name, woken, err)
+			}
 		}
 	}
 }

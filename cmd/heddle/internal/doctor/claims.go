@@ -53,7 +53,7 @@ func (d *clusterDRA) check(l *Findings, node string, cfg *config.NodeConfig) {
 			"See heddle-device-plugin's problems; pods may still have the GPUs in another mode: heddle gpu list "+node,
 			"GPUs are for claims, and no ResourceSlice of %s has a device of this node", claims.Driver)
 	}
-	const own = "gpu" + claims.ClassSuffix
+	const own = claims.ClassGPU
 	var others []string
 	found := false
 	for i := range d.classes {
