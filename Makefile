@@ -31,7 +31,7 @@ e2e_fabric := -run '$(FABRIC)' -skip '$(GANGS)' ./test/e2e
 e2e_install := -skip '^TestSmoke$$|$(GANGS)|$(FABRIC)' ./test/e2e
 e2e_page := ./test/e2e/page/...
 e2e_versions := -run '$(VERSIONS)' ./test/e2e/versions/... ./test/e2e/devices
-e2e_claims := -run '^TestClaim' ./test/e2e/devices # Again, on an API server as of 1.36.
+e2e_claims := -run '^TestClaim' ./test/e2e/devices # Again, as on 1.36.
 e2e_soak := -run '^TestSoak$$' ./test/e2e/devices
 GROUP ?= $(GROUPS_OF_E2E)
 
@@ -86,7 +86,7 @@ smoke: ## One real cluster with heddle installed: GPUs, shares, HCAs, restarts, 
 e2e: ## All end-to-end tests, or GROUP=cluster|devices|gangs|fabric|install|page|versions|claims|soak; needs root
 	@failed= times=; \
 	$(foreach g,$(GROUP),echo "== $(g)"; begin=$$SECONDS; \
-	HEDDLE_API_VERSION=$(if $(filter claims,$(g)),1.36) HEDDLE_VERSIONS=all HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) $(E2E) $(e2e_$(g)) || failed+=" $(g)"; \
+	HEDDLE_EMULATED_VERSION=$(if $(filter claims,$(g)),1.36) HEDDLE_VERSIONS=all HEDDLE_SOAK=$(SOAK) HEDDLE_SOAK_SEED=$(SEED) $(E2E) $(e2e_$(g)) || failed+=" $(g)"; \
 	times+=" $(g) $$((SECONDS - begin))"; ) \
 	echo "seconds:$$times"; [[ -z $$failed ]] || { echo "failed:$$failed" >&2; exit 1; }
 

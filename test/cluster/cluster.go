@@ -45,6 +45,8 @@ type Options struct {
 	RootDir string
 	// CRIO has the node run CRI-O in place of containerd: the programs of [Builder.CRIO].
 	CRIO string
+	// EmulatedVersion is the Kubernetes that API server, controller-manager and scheduler behave as, such as 1.36.
+	EmulatedVersion string
 	// FeatureGates go to every component.
 	FeatureGates map[string]bool
 	// APIServerArgs are added to the API server's command line.
@@ -65,6 +67,7 @@ type state struct {
 	Kwok          bool            `json:"kwok"`
 	NodeLease     time.Duration   `json:"node_lease,omitempty"`
 	Older         string          `json:"older,omitempty"`
+	Emulated      string          `json:"emulated,omitempty"`
 	RootDir       string          `json:"root_dir,omitempty"`
 	CRIO          string          `json:"crio,omitempty"`
 	FeatureGates  map[string]bool `json:"feature_gates,omitempty"`
@@ -110,7 +113,7 @@ func (o Options) state(b Binaries) state {
 		Name: o.Name, Dir: o.dir(), LogDir: filepath.Join(o.cache, "log", o.Name),
 		Cgroup: "heddle-" + o.Name + "-" + hex.EncodeToString(sum[:3]),
 		Kwok:   o.Kwok, NodeLease: o.NodeLease,
-		Older: o.Older, RootDir: o.RootDir, CRIO: o.CRIO,
+		Older: o.Older, Emulated: o.EmulatedVersion, RootDir: o.RootDir, CRIO: o.CRIO,
 		FeatureGates: o.FeatureGates, APIServerArgs: o.APIServerArgs,
 		Binaries: b,
 	}

@@ -69,6 +69,9 @@ func (s state) command(component string) []string {
 		args[0] = older
 	}
 	lease := cmp.Or(s.NodeLease, nodeLease)
+	if slices.Contains([]string{compAPIServer, compKCM, compScheduler}, component) && s.Emulated != "" {
+		args = append(args, "--emulated-version="+s.Emulated)
+	}
 	switch component {
 	case compEtcd:
 		return append(args, etcdArgs(s.Dir)...)

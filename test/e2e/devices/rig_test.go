@@ -48,10 +48,10 @@ type options struct {
 	// config is the ConfigMap's key cluster-config. The default makes recovery
 	// take seconds instead of half a minute.
 	config string
-	// kubelet, gates and apiServer, its arguments, are the cluster's, and older has its components of an older Kubernetes.
-	kubelet   map[string]any
-	apiServer []string
-	older     string
+	// kubelet and gates are the cluster's.
+	kubelet map[string]any
+	// older has components of an older Kubernetes, emulated is the version of the others but for the kubelet.
+	older, emulated string
 	// crio, if set, has CRI-O's programs, which run in place of containerd.
 	crio  string
 	gates map[string]bool
@@ -189,7 +189,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	kubelet := map[string]any{"staticPodPath": filepath.Join(r.dir, "static"), "fileCheckFrequency": "1s"}
 	maps.Copy(kubelet, o.kubelet)
 	r.Cluster, err = cluster.Up(ctx, cluster.Options{
-		Name: "dev-" + o.name, Kubelet: kubelet, Older: o.older, CRIO: o.crio, APIServerArgs: o.apiServer,
+		Name: "dev-" + o.name, Kubelet: kubelet, Older: o.older, CRIO: o.crio, EmulatedVersion: o.emulated,
 		FeatureGates: o.gates,
 	})
 	if err != nil {
