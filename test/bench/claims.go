@@ -249,19 +249,12 @@ func (b *claimsBench) prepare(ctx context.Context) (ours, theirs []time.Duration
 			return nil, nil, err
 		}
 		// Either is first in turn: the API server has just written the claim.
-		calls := []struct {
-			conn *grpc.ClientConn
-			took *[]time.Duration
-		}{{own, &ours}, {other, &theirs}}
+		calls := []call{{own, &ours}, {other, &theirs}}
 		if n%2 == 1 {
 			slices.Reverse(calls)
 		}
-		for _, call := range calls {
-			took, err := timed(ctx, call.conn, c)
-			if err != nil {
-				return nil, nil, err
-			}
-			*call.took = append(*call.took, took)
+		if err := errors.Join(calls[0].time(ctx, c), calls[1].time(ctx, c)); err != nil {
+			return nil, nil, err
 		}
 		if n < claimsHeld {
 			continue
@@ -334,17 +327,23 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// timed returns how long the driver takes to prepare a claim.
-func timed(ctx context.Context, conn *grpc.ClientConn, c *resourceapi.ResourceClaim) (time.Duration, error) {
+// call is a driver, and how long its calls took.
+type call struct {
+	conn *grpc.ClientConn
+	took *[]time.Duration
+}
+
+// time has the driver prepare a claim.
+func (d call) time(ctx context.Context, c *resourceapi.ResourceClaim) error {
 	begin := time.Now()
-	answer, err := dra.NewDRAPluginClient(conn).NodePrepareResources(ctx, &dra.NodePrepareResourcesRequest{
+	answer, err := dra.NewDRAPluginClient(d.conn).NodePrepareResources(ctx, &dra.NodePrepareResourcesRequest{
 		Claims: []*dra.Claim{{Namespace: c.Namespace, Name: c.Name, Uid: string(c.UID)}},
 	}, grpc.WaitForReady(true))
-	took := time.Since(begin)
+	*d.took = append(*d.took, time.Since(begin))
 	if reason := answer.GetClaims()[string(c.UID)].GetError(); err == nil && reason != "" {
 		err = errors.New(reason)
 	}
-	return took, err
+	return err
 }
 
 // least is a driver that prepares nothing.
