@@ -227,6 +227,10 @@ func TestRoom(t *testing.T) {
 			[]resourceapi.DeviceRequest{request("hca.heddle.dev", 2, nil)},
 			1,
 		},
+		{
+			"shares beside planned ones like them", request("sgpu.heddle.dev", 1, share("30", "24Gi")), nil,
+			slices.Repeat([]resourceapi.DeviceRequest{request("sgpu.heddle.dev", 1, share("30", "24Gi"))}, 5), 7,
+		},
 		{"a selector", request(claims.ClassGPU, 1, func(one *resourceapi.ExactDeviceRequest) {
 			one.Selectors = selectors("device.attributes['%s'].rail > 2", claims.Driver)
 		}), nil, nil, 1},

@@ -107,6 +107,10 @@ func (n *Node) Room(node *corev1.Node, d *Demand, beside []*Demand, most int64) 
 	if n == nil {
 		return 0
 	}
+	other := func(b *Demand) bool { return b.Key != d.Key }
+	if alike := int64(len(beside)); alike > 0 && !slices.ContainsFunc(beside, other) {
+		return max(0, n.Room(node, d, nil, most+alike)-alike)
+	}
 	if len(beside) == 0 {
 		if n.rooms == nil || !maps.Equal(n.labels, node.Labels) {
 			n.rooms, n.labels = map[Key]room{}, node.Labels
