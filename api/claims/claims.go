@@ -66,8 +66,8 @@ const (
 	CapacityVMemory = "vmemory"
 )
 
-// The IMEX channels of an NVLink clique are a pool with the clique's name behind a prefix: "imex/<clusterUUID>.<cliqueID>".
-// Channels 1 to Channels are published, as many devices as one ResourceSlice can have and more than the GPUs of a
+// The IMEX channels of an NVLink clique are a pool with the clique's name behind a prefix:
+// "imex/<clusterUUID>.<cliqueID>". Channels 1 to Channels are published, as many devices as one ResourceSlice can have and more than the GPUs of a
 // clique. Channel 0 is for nodes that give it to all containers.
 const (
 	poolIMEX      = "imex/"

@@ -21,6 +21,10 @@
 //
 //	heddle-cdi-hook devices '{"gpus":[{"uuid":"GPU-…"}],"hcas":[]}'...
 //
+// or gives a share of a ResourceClaim to one container at a time:
+//
+//	heddle-cdi-hook alone /on/the/node/file...
+//
 // Init containers of the chart run it too, in images without a program. There
 // it copies a file of the image to the node:
 //
@@ -44,7 +48,7 @@ import (
 
 func main() {
 	err := errors.New("want: heddle-cdi-hook mounts /on/the/node=/in/the/container, dmem REGION=BYTES, " +
-		"devices JSON, env or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
+		"devices JSON, alone FILE, env or nccl NAME=VALUE, as many as there are; or copy FILE TARGET")
 	switch command := append(os.Args, "")[1]; command {
 	case "mounts":
 		err = checkMounts("/proc", os.Stdin, os.Args[2:])
@@ -54,6 +58,8 @@ func main() {
 		err = copyFile(os.Args[2:])
 	case "devices":
 		err = addDevices("/proc", os.Stdin, os.Args[2:])
+	case "alone":
+		err = takeAlone("/proc", os.Stdin, os.Args[2:])
 	case "nccl":
 		err = addNCCL("/proc", os.Stdin, os.Args[2:])
 	case controller:

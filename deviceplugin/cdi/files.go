@@ -92,6 +92,13 @@ func (f *Files) WriteClaimSpec(
 	}, more)
 }
 
+// Alone returns the edits that give what a name stands for to one container at a time; the name's file has which.
+func (f *Files) Alone(n Name, hook string) *specs.ContainerEdits {
+	return &specs.ContainerEdits{Hooks: []*specs.Hook{{
+		HookName: "createRuntime", Path: hook, Args: []string{filepath.Base(hook), "alone", f.devicesFile(n)},
+	}}}
+}
+
 // HasSpec reports whether the spec of a name is in the directory.
 func (f *Files) HasSpec(n Name) bool {
 	_, err := os.Stat(filepath.Join(f.SpecDir, specFile(n)))

@@ -19,6 +19,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -124,6 +125,14 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	d.faults.Note(faultStart, nil)
 	defer helper.Stop()
+	for err = d.probe(ctx); err != nil; err = d.probe(ctx) {
+		d.faults.Note(faultPublish, err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(publishPause):
+		}
+	}
 	var published []resourceslice.Slice
 	for {
 		if next := d.slices(); !apiequality.Semantic.DeepEqual(published, next) {
@@ -147,6 +156,31 @@ func (d *Driver) Run(ctx context.Context) error {
 		d.faults.Note(faultKubelet, rejected(helper.RegistrationStatus()))
 		_ = d.State.RestoreClaims(ctx, false)
 	}
+}
+
+// probe learns, by a write without effect, whether the API server keeps shares and taints of devices. Otherwise pods
+// could get a GPU and its pair until the first write shows what it drops.
+func (d *Driver) probe(ctx context.Context) error {
+	sent := &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: d.NodeName + "-"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: api.Driver, NodeName: &d.NodeName, Pool: resourceapi.ResourcePool{Name: d.NodeName, ResourceSliceCount: 1},
+			Devices: []resourceapi.Device{{
+				Name: "probe", AllowMultipleAllocations: new(true),
+				Taints: []resourceapi.DeviceTaint{{Key: api.TaintUnavailable, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+			}},
+		},
+	}
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	kept, err := d.Client.ResourceV1().ResourceSlices().Create(ctx, sent, dry)
+	if err != nil {
+		return fmt.Errorf("write ResourceSlices: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.plain = len(kept.Spec.Devices) != 1 || kept.Spec.Devices[0].AllowMultipleAllocations == nil ||
+		len(kept.Spec.Devices[0].Taints) == 0
+	return nil
 }
 
 // rejected returns why the kubelet does not take the driver: it knows no DRA, for instance.

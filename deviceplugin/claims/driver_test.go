@@ -71,6 +71,10 @@ func newRig(tb testing.TB, before ...func(*fake.Clientset)) *rig {
 				s.ResourceVersion = strconv.FormatInt(version.Add(1), 10)
 			}
 		}
+		// It stores what a dry run writes.
+		if isDry(a) {
+			return true, a.(clienttesting.CreateActionImpl).Object, nil
+		}
 		return false, nil, nil
 	})
 	for _, f := range before {
@@ -308,10 +312,16 @@ func (r *rig) wait(tainted int) {
 	}
 }
 
+func isDry(a clienttesting.Action) bool {
+	created, ok := a.(clienttesting.CreateActionImpl)
+	return ok && len(created.CreateOptions.DryRun) > 0
+}
+
 // writes counts the requests that change slices.
 func (r *rig) writes() (n int) {
 	for _, a := range r.client.Actions() {
-		if a.GetResource().Resource == "resourceslices" && slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) {
+		changes := slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) && !isDry(a)
+		if changes && a.GetResource().Resource == "resourceslices" {
 			n++
 		}
 	}
@@ -417,11 +427,22 @@ func TestAPIServerWithoutGates(t *testing.T) {
 		_, devices, _ := r.published()
 		problems := r.Problems()
 		if devices == want && len(problems) == 1 && problems[0].Name == report.ClaimsPlain {
-			return
+			break
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%d devices, want %d; problems %v", devices, want, problems)
 		}
 		<-time.After(10 * time.Millisecond)
+	}
+	for _, a := range r.client.Actions() { // Not even for a moment.
+		created, ok := a.(clienttesting.CreateActionImpl)
+		if !ok || a.GetResource().Resource != "resourceslices" {
+			continue
+		}
+		for _, device := range created.Object.(*resourceapi.ResourceSlice).Spec.Devices {
+			if strings.HasPrefix(device.Name, string(api.Pair)+"-") {
+				t.Errorf("device %s is published", device.Name)
+			}
+		}
 	}
 }

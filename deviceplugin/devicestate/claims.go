@@ -198,6 +198,9 @@ func (s *State) claimEdits(
 			return nil, nil, fmt.Errorf("request %s: limits: %w", d.Request, err)
 		}
 		all[i], d.Enforced = append(all[i], edits), by
+		if perContainer(by) {
+			all[i] = append(all[i], s.cdi.Alone(d.CDIName(), s.options.Hook))
+		}
 	}
 	return all, next, nil
 }
@@ -207,6 +210,12 @@ func (s *State) claimEdits(
 func together(by enforce.Enforced) bool {
 	alone := func(e config.Enforcer) bool { return e == config.EnforcePreload || e == config.EnforceMPS }
 	return !alone(by.Memory) && !alone(by.Compute)
+}
+
+// perContainer reports whether two containers with one share have its limit each.
+func perContainer(by enforce.Enforced) bool {
+	each := func(e config.Enforcer) bool { return e == config.EnforceDMem || e == config.EnforceMPS }
+	return each(by.Memory) || each(by.Compute)
 }
 
 // UnprepareClaim removes what PrepareClaim wrote. It accepts a claim that is not prepared.

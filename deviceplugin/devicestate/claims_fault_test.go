@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -272,5 +273,37 @@ func TestClaimsOnAFullDisk(t *testing.T) {
 				t.Errorf("%v, problems %v", err, r.Problems())
 			}
 		})
+	}
+}
+
+// limited is a limiter of one enforcer.
+type limited config.Enforcer
+
+func (l limited) Edits(context.Context, *enforce.Limit) (*specs.ContainerEdits, enforce.Enforced, error) {
+	return &specs.ContainerEdits{}, enforce.Enforced{Memory: config.Enforcer(l)}, nil
+}
+
+// A share is for one container at a time where its enforcer limits each container.
+func TestShareOfOneContainer(t *testing.T) {
+	for enforcer, want := range map[config.Enforcer]bool{
+		config.EnforceDMem: true, config.EnforceMPS: true, config.EnforcePreload: false, config.EnforceNone: false,
+	} {
+		r := claimRig(t)
+		r.options.Limiter = limited(enforcer)
+		r.restart()
+		if _, err := r.PrepareClaim(t.Context(), shares(r, "a", 0, 30, 1024)); err != nil {
+			t.Fatal(err)
+		}
+		alone := false
+		for _, file := range r.claimFiles() {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			alone = alone || strings.Contains(string(text), `"alone"`)
+		}
+		if alone != want {
+			t.Errorf("%s: for one container: %t, want %t", enforcer, alone, want)
+		}
 	}
 }

@@ -73,7 +73,8 @@ func queue(w io.Writer) ([]row, error) {
 		other, _ := r[1+i].Wait(0, 1, 2, 3)
 		least = min(least, other.Hours())
 	}
-	return []row{atMost("mean wait of all gangs, to the best of Slurm's", ours.Hours()/least, 1, "x", "simulated, "+plan.Name)}, nil
+	how := "simulated, " + plan.Name
+	return []row{atMost("mean wait of all gangs, to the best of Slurm's", ours.Hours()/least, 1, "x", how)}, nil
 }
 
 // ratio divides the mean waits of gangs of some sizes.

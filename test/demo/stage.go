@@ -323,7 +323,8 @@ func (s *stage) showClaims(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "\n# Four ResourceClaims for 30 %% and 24 GiB of a GPU, with one GPU left\n$ kubectl %s\n%s", list, out)
+	fmt.Fprintf(s.out, "\n# Four ResourceClaims for 30 %% and 24 GiB of a GPU, with one GPU left\n$ kubectl %s\n%s",
+		list, out)
 	for line := range strings.Lines(out) {
 		if pod, isPending := strings.CutSuffix(strings.TrimSpace(line), "Pending"); isPending {
 			pod = strings.TrimSpace(pod)

@@ -148,7 +148,7 @@ func (p *profile) start(nodes []int32, lasts time.Duration) bool {
 
 // reserve gives a gang its nodes at the earliest time at which they are free for as long as it lasts.
 func (p *profile) reserve(nodes int, lasts time.Duration) {
-	for i := 0; i < len(p.at); i++ {
+	for i := range p.at {
 		if p.isFree(nodes, p.at[i], p.at[i]+lasts) {
 			p.take(nodes, p.at[i], p.at[i]+lasts)
 			return
@@ -176,7 +176,8 @@ func Queue(plan Plan, disciplines []Discipline, seeds ...uint64) []Result {
 func PrintQueue(w io.Writer, plan Plan, results []Result) error {
 	const head = "%-34s %8s %9s %19s %19s %19s %19s %6s\n"
 	var b strings.Builder
-	fmt.Fprintf(&b, "the queue for %s, %.0f %% of the GPUs asked for; waits in h:mm, mean / 99th percentile\n", plan.Name, 100*plan.Load)
+	fmt.Fprintf(&b, "the queue for %s, %.0f %% of the GPUs asked for; waits in h:mm, mean / 99th percentile\n",
+		plan.Name, 100*plan.Load)
 	fmt.Fprintf(&b, head, "", "all", "slowdown", "1 pod", "2-31", "32-99", "100 and more", "used")
 	for i := range results {
 		r := &results[i]

@@ -38,9 +38,9 @@ func TestClaims(t *testing.T) {
 		"without slices":  {"claims", nil, []*resourcev1.DeviceClass{class("gpu.heddle.dev")}, []string{noSlice}},
 		"without classes": {"claims", []*resourcev1.ResourceSlice{slice}, nil, []string{"is missing, and GPUs are for claims"}},
 		"two classes for the resource": {
-			"claims", []*resourcev1.ResourceSlice{slice},
-			[]*resourcev1.DeviceClass{class("gpu.heddle.dev"), class("gpu.example.com")},
-			[]string{"other classes stand for nvidia.com/gpu too: gpu.example.com"},
+			mode: "claims", slices: []*resourcev1.ResourceSlice{slice},
+			classes: []*resourcev1.DeviceClass{class("gpu.heddle.dev"), class("gpu.example.com")},
+			want:    []string{"other classes stand for nvidia.com/gpu too: gpu.example.com"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
