@@ -14,11 +14,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -135,7 +135,8 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	var published []resourceslice.Slice
 	for {
-		if next := d.slices(); !apiequality.Semantic.DeepEqual(published, next) {
+		// Each round, also one that follows a claim. What only looks different, the library does not write.
+		if next := d.slices(); !reflect.DeepEqual(published, next) {
 			published = next
 			// The first call waits for the API server.
 			err := helper.PublishResources(ctx, resourceslice.DriverResources{

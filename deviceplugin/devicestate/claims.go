@@ -80,6 +80,13 @@ func (s *State) Claims() map[string]*allocate.Claim {
 	return maps.Clone(s.claims)
 }
 
+// claim returns a prepared claim, or one that is being prepared; nil for another.
+func (s *State) claim(uid string) *allocate.Claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims[uid]
+}
+
 // PrepareClaim writes the CDI specs of a claim's devices and returns the claim as it was prepared, with their
 // names. A claim that is prepared already gets the same answer. What cannot be written leaves nothing. The
 // caller names the devices, the CDI names are made here.
@@ -222,7 +229,7 @@ func perContainer(by enforce.Enforced) bool {
 func (s *State) UnprepareClaim(uid string) error {
 	s.starting.LockKey(uid)
 	defer func() { _ = s.starting.UnlockKey(uid) }()
-	c := s.Claims()[uid]
+	c := s.claim(uid)
 	if c == nil {
 		if !isUID(uid) {
 			return fmt.Errorf("invalid UID %.64q of a claim", uid)
@@ -266,8 +273,10 @@ func (s *State) dropClaim(c *allocate.Claim) error {
 // another program removed from the CDI directory. The kubelet does not prepare the claims of running pods again.
 func (s *State) RestoreClaims(ctx context.Context, all bool) error {
 	var errs []error
-	for uid := range s.Claims() {
-		errs = append(errs, s.restoreClaim(ctx, uid, all))
+	for uid, c := range s.Claims() {
+		if all || s.lacksSpec(c) {
+			errs = append(errs, s.restoreClaim(ctx, uid, all))
+		}
 	}
 	err := errors.Join(errs...)
 	s.problems.Note(problemClaimSpecs, err)
@@ -278,9 +287,8 @@ func (s *State) RestoreClaims(ctx context.Context, all bool) error {
 func (s *State) restoreClaim(ctx context.Context, uid string, always bool) error {
 	s.starting.LockKey(uid)
 	defer func() { _ = s.starting.UnlockKey(uid) }()
-	lost := func(d allocate.ClaimDevice) bool { return !s.cdi.HasSpec(d.CDIName()) }
-	c := s.Claims()[uid]
-	if c == nil || !always && !slices.ContainsFunc(c.Devices, lost) {
+	c := s.claim(uid)
+	if c == nil || !always && !s.lacksSpec(c) {
 		return nil
 	}
 	prepared, err := s.writeClaim(ctx, c)
@@ -289,4 +297,8 @@ func (s *State) restoreClaim(ctx context.Context, uid string, always bool) error
 	}
 	s.putClaim(prepared)
 	return nil
+}
+
+func (s *State) lacksSpec(c *allocate.Claim) bool {
+	return slices.ContainsFunc(c.Devices, func(d allocate.ClaimDevice) bool { return !s.cdi.HasSpec(d.CDIName()) })
 }

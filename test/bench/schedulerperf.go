@@ -48,6 +48,7 @@ func perfWorkloads() []perfWorkload {
 			"GangPreemptionBasic/100Nodes_1PreemptorGang_100Pods_Evicting_1000InitPods", perfMinRatio, 0,
 		},
 		{"plain pods", "misc", "SchedulingBasic/5000Nodes_10000Pods", perfMinRatio, 0},
+		{"pods with claims, 200 nodes", "dra", "SchedulingWithResourceClaimTemplate/2000pods_200nodes", 0.95, 0},
 		{"plain pods that spread", "topology_spreading", "TopologySpreading/5000Nodes_5000Pods", perfMinRatio, 0},
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,7 +26,12 @@ const gpu = "nvidia.com/gpu"
 // rig is a lister on an API server with two nodes of 8 GPUs, of which one runs a pod.
 func rig(t *testing.T) (*Lister, *apiserver.Server, *clocktesting.FakePassiveClock) {
 	t.Helper()
-	api := apiserver.New(apiserver.Kind{APIVersion: "policy/v1", Name: "PodDisruptionBudget", Plural: "poddisruptionbudgets"})
+	api := apiserver.New(
+		apiserver.Kind{APIVersion: "policy/v1", Name: "PodDisruptionBudget", Plural: "poddisruptionbudgets"},
+		apiserver.Kind{APIVersion: "resource.k8s.io/v1", Name: "DeviceClass", Plural: "deviceclasses"},
+		apiserver.Kind{APIVersion: "resource.k8s.io/v1", Name: "ResourceSlice", Plural: "resourceslices"},
+		apiserver.Kind{APIVersion: "resource.k8s.io/v1", Name: "ResourceClaim", Plural: "resourceclaims"},
+	)
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	core, err := informers.CoreClient(&rest.Config{Host: server.URL, QPS: -1})
@@ -91,6 +97,55 @@ func TestExplain(t *testing.T) {
 	}
 	if _, err := l.Explain(t.Context(), groups(), "ai", "none"); !errors.Is(err, ErrUnknown) {
 		t.Errorf("no such gang: %v", err)
+	}
+}
+
+// Claims count by what the API server has of them; where that cannot be read, it is said.
+func TestExplainClaims(t *testing.T) {
+	l, api, clock := rig(t)
+	request := resourceapi.DeviceRequest{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2,
+	}}
+	claim := func(name string, results ...resourceapi.DeviceRequestAllocationResult) {
+		c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ai", Name: name, UID: types.UID(name)}}
+		c.Spec.Devices.Requests = []resourceapi.DeviceRequest{request}
+		if results != nil {
+			c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+		}
+		api.Put("resourceclaims", c)
+	}
+	p := podOf("claims", "")
+	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "devices", ResourceClaimName: new("mine")}}
+	api.Put("pods", p)
+	reasons := func() []Reason {
+		t.Helper()
+		clock.SetTime(clock.Now().Add(freshFor + time.Second))
+		a, err := l.Explain(t.Context(), nil, "ai", "claims")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Nodes
+	}
+	want := []Reason{{Reason: "its claims are not counted: no DeviceClass can be read", Nodes: []string{"n0", "n1"}}}
+	if diff := cmp.Diff(want, reasons()); diff != "" {
+		t.Errorf("without classes (-want +got):\n%s", diff)
+	}
+	api.Put("deviceclasses", &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any"}})
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}
+	slice.Spec = resourceapi.ResourceSliceSpec{
+		Driver: "d", NodeName: new("n0"), Pool: resourceapi.ResourcePool{Name: "n0", ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{{Name: "x"}, {Name: "y"}},
+	}
+	api.Put("resourceslices", slice)
+	claim("mine")
+	claim("other", resourceapi.DeviceRequestAllocationResult{Driver: "d", Pool: "n0", Device: "x"})
+	want = []Reason{
+		{Reason: `claim "devices", request "gpus": 1 of 2 devices free, 2 requested`, Nodes: []string{"n0"}},
+		{Reason: "no devices for claims", Nodes: []string{"n1"}},
+	}
+	if diff := cmp.Diff(want, reasons()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -79,10 +79,14 @@ func (w *world) claims(installer *install.Installer, version string) {
 		}
 	}
 	token := w.podToken("heddle-device-plugin", name)
+	dump, nodes := filepath.Join(installer.Root, "test/machines/dgx-h100.json"), w.t.TempDir()
+	if err := install.DeviceNodes(dump, nodes); err != nil {
+		w.t.Fatal(err)
+	}
 	run(w.t, filepath.Join(installer.Dir, "heddle-node"), "device-plugin", "--node-name="+name, "--metrics-address=",
-		"--machine="+filepath.Join(installer.Root, "test/machines/dgx-h100.json"), "--kubeconfig="+w.kubeconfig(w.t, token),
+		"--machine="+dump, "--kubeconfig="+w.kubeconfig(w.t, token),
 		"--kubelet-dir="+dir, "--claims-dir="+filepath.Join(dir, "plugins", claims.Driver), "--config="+config,
-		"--state-dir="+w.t.TempDir(), "--cdi-dir="+w.t.TempDir(), "--dev-root="+w.t.TempDir())
+		"--state-dir="+w.t.TempDir(), "--cdi-dir="+w.t.TempDir(), "--dev-root="+nodes)
 	pairs := 0
 	if version >= firstCounters {
 		pairs = 8

@@ -117,7 +117,7 @@ func (n *Nodes) Update(c Cluster) {
 	if !maps.Equal(n.classes, c.Classes) {
 		n.classes, n.byName, n.others = c.Classes, nil, nil
 	}
-	now, nodeOf := map[string]*Node{}, map[pool]string{}
+	now, of := map[string]*Node{}, map[structured.DeviceID]*Node{}
 	for _, s := range c.Slices {
 		name := ""
 		if s.Spec.NodeName != nil {
@@ -127,19 +127,25 @@ func (n *Nodes) Update(c Cluster) {
 			now[name] = &Node{allocate: n.allocate, classes: c.Classes, state: NewState()}
 		}
 		now[name].slices = append(now[name].slices, s)
-		id := structured.MakeDeviceID(s.Spec.Driver, s.Spec.Pool.Name, "")
-		nodeOf[pool{id.Driver.String(), id.Pool.String()}] = name
+		of[poolOf(structured.MakeDeviceID(s.Spec.Driver, s.Spec.Pool.Name, ""))] = now[name]
 	}
-	split(c.Allocated, now, nodeOf)
+	if c.Allocated != nil {
+		split(c.Allocated, of)
+	}
 	others := now[""]
 	delete(now, "")
 	if others != nil && others.same(n.others) {
 		others = n.others
 	}
 	for name, node := range now {
-		if old := n.byName[name]; others == n.others && node.same(old) {
+		old := n.byName[name]
+		switch same := node.same(old); {
+		case same && others == n.others:
 			now[name] = old
 			continue
+		case same:
+			node.rooms, node.labels = old.rooms, old.labels
+			maps.DeleteFunc(node.rooms, func(_ Key, r room) bool { return !r.own })
 		}
 		node.shared = others
 		node.count()
@@ -147,32 +153,25 @@ func (n *Nodes) Update(c Cluster) {
 	n.byName, n.others = now, others
 }
 
-// pool identifies a pool of ResourceSlices.
-type pool struct{ driver, name string }
+// poolOf returns the ID of a device's pool: that of a device without a name.
+func poolOf(id structured.DeviceID) structured.DeviceID {
+	return structured.DeviceID{Driver: id.Driver, Pool: id.Pool}
+}
 
-// split gives each node the state of its own devices.
-func split(all *structured.AllocatedState, nodes map[string]*Node, nodeOf map[pool]string) {
-	if all == nil {
-		return
-	}
-	of := func(id structured.DeviceID) *Node {
-		if name, ok := nodeOf[pool{id.Driver.String(), id.Pool.String()}]; ok {
-			return nodes[name]
-		}
-		return nil
-	}
+// split gives each node the state of its own devices. of has the nodes by pool.
+func split(all *structured.AllocatedState, of map[structured.DeviceID]*Node) {
 	for id := range all.AllocatedDevices {
-		if node := of(id); node != nil {
+		if node := of[poolOf(id)]; node != nil {
 			node.state.AllocatedDevices.Insert(id)
 		}
 	}
 	for id := range all.AllocatedSharedDeviceIDs {
-		if node := of(id.GetDeviceID()); node != nil {
+		if node := of[poolOf(id.GetDeviceID())]; node != nil {
 			node.state.AllocatedSharedDeviceIDs.Insert(id)
 		}
 	}
 	for id, used := range all.AggregatedCapacity {
-		if node := of(id); node != nil {
+		if node := of[poolOf(id)]; node != nil {
 			node.state.AggregatedCapacity[id] = used
 		}
 	}

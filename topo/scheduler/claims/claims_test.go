@@ -227,6 +227,10 @@ func TestRoom(t *testing.T) {
 			[]resourceapi.DeviceRequest{request("hca.heddle.dev", 2, nil)},
 			1,
 		},
+		{
+			"shares beside planned ones like them", request("sgpu.heddle.dev", 1, share("30", "24Gi")), nil,
+			slices.Repeat([]resourceapi.DeviceRequest{request("sgpu.heddle.dev", 1, share("30", "24Gi"))}, 5), 7,
+		},
 		{"a selector", request(claims.ClassGPU, 1, func(one *resourceapi.ExactDeviceRequest) {
 			one.Selectors = selectors("device.attributes['%s'].rail > 2", claims.Driver)
 		}), nil, nil, 1},
@@ -400,7 +404,13 @@ func TestDevicesOfAllNodes(t *testing.T) {
 	}
 	m.state.AllocatedDevices.Insert(structured.MakeDeviceID("net", "net", "x"))
 	before := n.Of("a")
-	if m.read(t, n); n.Of("a") == before || n.Of("b").Room(node("b"), m.demands(t, n, pods...)[0], nil, most) != 1 {
+	own := m.demands(t, n, m.pod("own", "", request(claims.ClassGPU, 1, nil)))[0]
+	before.Room(node("a"), own, nil, most)
+	m.read(t, n)
+	if diff := cmp.Diff(map[Key]room{own.Key: {pods: 4, most: most, own: true}}, n.Of("a").rooms, cmp.AllowUnexported(room{})); diff != "" {
+		t.Errorf("kept of what was known (-want +got):\n%s", diff)
+	}
+	if n.Of("a") == before || n.Of("b").Room(node("b"), m.demands(t, n, pods...)[0], nil, most) != 1 {
 		t.Error("one of the devices is allocated")
 	}
 }
@@ -475,7 +485,7 @@ func TestWhy(t *testing.T) {
 			[]string{"gpu-0"},
 			&rail,
 			[]resourceapi.DeviceRequest{request(claims.ClassGPU, 3, nil)},
-			`constraint matchAttribute devices.heddle.dev/nvlinkGroup of all requests: no free devices meet it`,
+			`no free devices meet constraint matchAttribute devices.heddle.dev/nvlinkGroup`,
 		},
 		{"alternatives", []string{"gpu-0", "gpu-1", "gpu-2", "gpu-3"}, nil, []resourceapi.DeviceRequest{{
 			Name: "part", FirstAvailable: []resourceapi.DeviceSubRequest{

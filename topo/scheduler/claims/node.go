@@ -31,8 +31,11 @@ type Node struct {
 // allocate returns the devices that the allocator finds for claims, nothing if it finds none for some.
 type allocate func(*trial, []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error)
 
-// room is how many pods fit, of at most some.
-type room struct{ pods, most int64 }
+// room is how many pods fit, of at most some. With own these have devices of the node alone.
+type room struct {
+	pods, most int64
+	own        bool
+}
 
 // NewState returns the state of a cluster without allocated devices.
 func NewState() *structured.AllocatedState {
@@ -104,6 +107,10 @@ func (n *Node) Room(node *corev1.Node, d *Demand, beside []*Demand, most int64) 
 	if n == nil {
 		return 0
 	}
+	other := func(b *Demand) bool { return b.Key != d.Key }
+	if alike := int64(len(beside)); alike > 0 && !slices.ContainsFunc(beside, other) {
+		return max(0, n.Room(node, d, nil, most+alike)-alike)
+	}
 	if len(beside) == 0 {
 		if n.rooms == nil || !maps.Equal(n.labels, node.Labels) {
 			n.rooms, n.labels = map[Key]room{}, node.Labels
@@ -111,14 +118,13 @@ func (n *Node) Room(node *corev1.Node, d *Demand, beside []*Demand, most int64) 
 		if known, ok := n.rooms[d.Key]; ok && (known.pods < known.most || most <= known.most) {
 			return min(known.pods, most)
 		}
-		defer func() { n.rooms[d.Key] = room{pods, most} }()
 	}
-	t := n.trial(node)
-	for _, other := range beside {
-		t.take(other)
-	}
+	t := n.trial(node, beside)
 	for pods < most && t.take(d) {
 		pods++
+	}
+	if len(beside) == 0 {
+		n.rooms[d.Key] = room{pods, most, pods > 0 && !t.foreign}
 	}
 	return pods
 }
@@ -128,10 +134,7 @@ func (n *Node) Fits(node *corev1.Node, all, beside []*Demand) bool {
 	if n == nil {
 		return len(all) == 0
 	}
-	t := n.trial(node)
-	for _, other := range beside {
-		t.take(other)
-	}
+	t := n.trial(node, beside)
 	return !slices.ContainsFunc(all, func(d *Demand) bool { return !t.take(d) })
 }
 
@@ -142,11 +145,13 @@ type trial struct {
 	state *structured.AllocatedState
 	// slices are the node's own and those of all nodes.
 	slices []*resourceapi.ResourceSlice
-	// shared are the claims of several pods that have devices already.
-	shared map[types.UID]bool
+	// shared are the claims of several pods that have devices already, and foreign reports a device of no node.
+	shared  map[types.UID]bool
+	foreign bool
 }
 
-func (n *Node) trial(node *corev1.Node) *trial {
+// trial allocates devices to some pods, if it can.
+func (n *Node) trial(node *corev1.Node, beside []*Demand) *trial {
 	t := &trial{Node: n, node: node, state: NewState(), shared: map[types.UID]bool{}}
 	for _, of := range []*Node{n, n.shared} {
 		if of != nil {
@@ -155,6 +160,9 @@ func (n *Node) trial(node *corev1.Node) *trial {
 			t.state.AllocatedSharedDeviceIDs = t.state.AllocatedSharedDeviceIDs.Union(of.state.AllocatedSharedDeviceIDs)
 			maps.Copy(t.state.AggregatedCapacity, of.state.AggregatedCapacity.Clone())
 		}
+	}
+	for _, other := range beside {
+		t.take(other)
 	}
 	return t
 }
@@ -169,6 +177,11 @@ func (t *trial) take(d *Demand) bool {
 	for i := range results {
 		Add(t.state, &results[i])
 		t.shared[wanted[i].UID] = d.shared[wanted[i].UID]
+		for _, r := range results[i].Devices.Results {
+			t.foreign = t.foreign || !slices.ContainsFunc(t.Node.slices, func(s *resourceapi.ResourceSlice) bool {
+				return s.Spec.Pool.Name == r.Pool && s.Spec.Driver == r.Driver
+			})
+		}
 	}
 	return true
 }

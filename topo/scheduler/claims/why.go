@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,17 +17,15 @@ func (n *Node) Why(node *corev1.Node, d *Demand) string {
 	switch {
 	case n == nil:
 		return "no devices for claims"
-	case n.trial(node).take(d):
+	case n.trial(node, nil).take(d):
 		return ""
 	}
-	t := n.trial(node)
+	t := n.trial(node, nil)
 	for i, claim := range d.claims {
 		if why := t.whyClaim(claim); why != "" {
 			return fmt.Sprintf("claim %q, %s", d.names[i], why)
 		}
-		if !t.take(&Demand{claims: d.claims[i : i+1]}) {
-			return fmt.Sprintf("claim %q: the pod's other claims leave it too few devices", d.names[i])
-		}
+		t.take(&Demand{claims: d.claims[i : i+1]}) // The next claims are beside it.
 	}
 	return "its claims together need more devices than are free"
 }
@@ -49,31 +48,32 @@ func (t *trial) whyClaim(claim *resourceapi.ResourceClaim) string {
 	if !t.meets(with) {
 		return "requests together: too few devices are free"
 	}
+	var failing []string
 	for i := range constraints {
 		with.Spec.Devices.Constraints = constraints[i : i+1]
-		if !t.meets(with) {
-			return whyConstraint(&constraints[i])
+		if len(constraints) == 1 || !t.meets(with) {
+			failing = append(failing, constraintText(&constraints[i]))
 		}
 	}
-	if with.Spec.Devices.Constraints = constraints; !t.meets(with) {
-		return "constraints together: no devices meet them"
+	if with.Spec.Devices.Constraints = constraints; t.meets(with) {
+		return ""
 	}
-	return ""
+	return "no free devices meet " + cmp.Or(strings.Join(failing, " and "), "all constraints")
 }
 
-func whyConstraint(c *resourceapi.DeviceConstraint) string {
+func constraintText(c *resourceapi.DeviceConstraint) string {
 	kind, attribute := "matchAttribute", c.MatchAttribute
 	if attribute == nil {
 		kind, attribute = "distinctAttribute", c.DistinctAttribute
 	}
-	requests := "all requests"
-	if len(c.Requests) > 0 {
-		requests = strings.Join(c.Requests, ", ")
-	}
 	if attribute == nil {
 		return "a constraint of an unknown kind"
 	}
-	return fmt.Sprintf("constraint %s %s of %s: no free devices meet it", kind, *attribute, requests)
+	text := fmt.Sprintf("constraint %s %s", kind, *attribute)
+	if len(c.Requests) > 0 {
+		text += " of requests " + strings.Join(c.Requests, ", ")
+	}
+	return text
 }
 
 // alternatives returns a request's alternatives, of which one is enough.

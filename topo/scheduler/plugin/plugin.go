@@ -281,7 +281,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]framework.ClusterEventWith
 		{Event: event{Resource: framework.AssignedPod, ActionType: freed}, QueueingHintFn: p.afterChange},
 		{Event: event{Resource: framework.ResourceClaim, ActionType: every}, QueueingHintFn: p.afterClaim},
 		{Event: event{Resource: framework.ResourceSlice, ActionType: offered}, QueueingHintFn: p.afterChange},
-		{Event: event{Resource: framework.DeviceClass, ActionType: offered}, QueueingHintFn: p.afterClass},
+		{Event: event{Resource: framework.DeviceClass, ActionType: offered}, QueueingHintFn: p.afterChange},
 		{Event: event{Resource: framework.TargetPod, ActionType: self}}, // Without a hint it is always queued.
 	}, nil
 }
@@ -305,14 +305,6 @@ func (p *Plugin) afterClaim(log logr.Logger, pod *corev1.Pod, older, newer any) 
 	switch {
 	case is == nil, was != nil && was.Status.Allocation != nil && is.Status.Allocation == nil,
 		was == nil && len(pod.Spec.ResourceClaims) > 0, slices.ContainsFunc(pod.Spec.ResourceClaims, named):
-		return p.afterChange(log, pod, older, newer)
-	}
-	return framework.QueueSkip, nil
-}
-
-// afterClass is called after a DeviceClass was added or changed, which matters to pods with claims.
-func (p *Plugin) afterClass(log logr.Logger, pod *corev1.Pod, older, newer any) (framework.QueueingHint, error) {
-	if len(pod.Spec.ResourceClaims) > 0 {
 		return p.afterChange(log, pod, older, newer)
 	}
 	return framework.QueueSkip, nil

@@ -140,7 +140,7 @@ func (o *options) claimsClient() (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS, config.Burst = 50, 100
+	config.QPS, config.Burst = 200, 400 // The start of a pod asks for each of its claims, and waits.
 	config.UserAgent = "heddle-device-plugin/" + o.version
 	return kubernetes.NewForConfig(config)
 }
