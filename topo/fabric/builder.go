@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-	"unique"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -56,8 +55,8 @@ type node struct {
 	ends   int32
 	nvlink string
 	links  *links
-	// path are the names that its path gives it; badPath is set if the path makes no sense.
-	path    unique.Handle[names]
+	// path are the names that its path gives it, nil for none; badPath is set if the path makes no sense.
+	path    *names
 	badPath bool
 	alien   bool // Its NVLink domain is of others.
 	// print is another one after each change of what the node's element follows from.
@@ -93,16 +92,16 @@ func (b *Builder) Put(nodes ...Node) {
 	for _, now := range nodes {
 		i, found := find(b.order, now.Name)
 		if !found {
-			n := &node{Node: Node{Name: now.Name, Report: b.none}}
-			b.read(n)
-			b.order = slices.Insert(b.order, i, n)
+			b.order = slices.Insert(b.order, i, &node{Node: Node{Name: now.Name}})
 		}
 		n := b.order[i]
 		if now.Report == nil {
 			now.Report, now.Heartbeat = b.none, time.Time{}
 		}
 		if n.Report != now.Report {
-			b.symbols.enter(n, -1)
+			if n.Report != nil { // It is not new.
+				b.symbols.enter(n, -1)
+			}
 			n.Report = now.Report
 			b.read(n)
 			b.recabled = true
@@ -121,7 +120,7 @@ func (b *Builder) read(n *node) {
 	n.links, n.nvlink = b.symbols.links(n.Report), n.Report.Rest.NVLinkDomain
 	n.ends = n.links.ends.number
 	path, bad := pathNames(b.levels, n.Report.Rest.Path)
-	n.path, n.badPath = unique.Make(path), bad
+	n.path, n.badPath = b.symbols.path(path), bad
 	b.symbols.enter(n, 1)
 }
 

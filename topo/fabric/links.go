@@ -52,11 +52,12 @@ type uplink struct {
 	name       string
 }
 
-// symbols number switches by ID, and store equal shapes and ends once.
+// symbols number switches by ID, and store equal shapes, paths and ends once.
 type symbols struct {
 	voting
 	numbers map[string]int32
 	shapes  map[string]*shape
+	paths   map[names]*names
 	// uplinks is another number after each change of the uplinks that nodes report.
 	uplinks uint64
 	// owners are the nodes by the GUIDs that only they report, sharers those of the others, by name.
@@ -67,13 +68,24 @@ type symbols struct {
 func newSymbols() symbols {
 	return symbols{
 		voting:  voting{ids: []string{""}, switches: make([]junction, 1), known: map[string]*ends{}},
-		numbers: map[string]int32{"": 0}, shapes: map[string]*shape{},
+		numbers: map[string]int32{"": 0}, shapes: map[string]*shape{}, paths: map[names]*names{},
 		owners: map[uint64]*node{}, sharers: map[uint64][]*node{},
 	}
 }
 
 // size counts the entries.
-func (s *symbols) size() int { return len(s.ids) + len(s.shapes) + len(s.ends) }
+func (s *symbols) size() int { return len(s.ids) + len(s.shapes) + len(s.ends) + len(s.paths) }
+
+// path returns the one copy of a path's names, nil without any.
+func (s *symbols) path(p names) *names {
+	if p == (names{}) {
+		return nil
+	}
+	if s.paths[p] == nil {
+		s.paths[p] = &p
+	}
+	return s.paths[p]
+}
 
 // number returns the number of the switch with an ID, in any spelling.
 func (s *symbols) number(id string) int32 {

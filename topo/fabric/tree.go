@@ -5,7 +5,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"unique"
 )
 
 // domain is a group of one level of the tree.
@@ -70,7 +69,7 @@ type class struct {
 
 // traits are all that decides which domains a node is in.
 type traits struct {
-	path   unique.Handle[names]
+	path   *names
 	nvlink string
 	group  *leafGroup
 	block  string
@@ -195,11 +194,10 @@ func findAliens(nodes []*node) {
 
 // key returns the key of the class's domain in a level, or an empty key.
 func (c *class) key(levels []Level, level int) key {
-	path := c.path.Value()
 	switch l := levels[level]; {
-	case path[level] != "":
-		return key{keyPath, path[level]}
-	case l.Otherwise && path != names{}:
+	case c.path != nil && c.path[level] != "":
+		return key{keyPath, c.path[level]}
+	case l.Otherwise && c.path != nil:
 	case l.By == ByNVLink, l.By == ByBlock && c.nvlink != "":
 		return key{keyNVLink, c.nvlink}
 	case c.group == nil:
