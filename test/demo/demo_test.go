@@ -40,6 +40,7 @@ func TestDemo(t *testing.T) {
 		`\nnvidia\.com/gpu +heddle +2 +2 `,
 		`\nshare-\d +Pending\n`,
 		`\n\$ heddle why share-\d\n`,
+		`\n1 +claim "share", request "share": 0 of 5 devices have capacity vcore 30, vmemory 24Gi free +node1\n`,
 		`\nnvidia\.com/vmemory +heddle +79 +79 `,
 		`\n7 \(GPU-\w+\)  sgpu  fixed-share  60/100  36/79\.6 +3/16 `,
 		`\n7 \(GPU-\w+\)  default/notebook-a  main +30 +24 `,
