@@ -67,8 +67,8 @@ const (
 )
 
 // The IMEX channels of an NVLink clique are a pool with the clique's name behind a prefix:
-// "imex/<clusterUUID>.<cliqueID>". Channels 1 to Channels are published, as many devices as one ResourceSlice can have and more than the GPUs of a
-// clique. Channel 0 is for nodes that give it to all containers.
+// "imex/<clusterUUID>.<cliqueID>". Channels 1 to Channels are published, as many devices as one ResourceSlice can have
+// and more than the GPUs of a clique. Channel 0 is for nodes that give it to all containers.
 const (
 	poolIMEX      = "imex/"
 	deviceChannel = "channel-"
