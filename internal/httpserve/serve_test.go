@@ -117,8 +117,8 @@ func TestLimit(t *testing.T) {
 		_, _ = io.WriteString(answered, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		read(t, answered)
 		dial(t, inner.Addr().String(), 2)
+		probe(t, inner.Addr().String()) // Then the server has accepted the connection before.
 	}
-	probe(t, inner.Addr().String())
 }
 
 func TestIdleConnections(t *testing.T) {
