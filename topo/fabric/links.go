@@ -172,9 +172,13 @@ func (s *symbols) enter(n *node, by int32) {
 		if p.guid == 0 || slices.ContainsFunc(n.links.ports[:i], same) { // A port of the same HCA.
 			continue
 		}
-		all := s.sharers[p.guid]
-		if o := s.owners[p.guid]; o != nil {
-			all = []*node{o}
+		all, owner := s.sharers[p.guid], s.owners[p.guid]
+		if owner != nil {
+			all = []*node{owner}
+		}
+		if len(all) == 0 { // As a rule.
+			s.owners[p.guid] = n
+			continue
 		}
 		at, _ := find(all, n.Name)
 		if by > 0 {
