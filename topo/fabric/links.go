@@ -172,10 +172,7 @@ func (s *symbols) enter(n *node, by int32) {
 		if p.guid == 0 || slices.ContainsFunc(n.links.ports[:i], same) { // A port of the same HCA.
 			continue
 		}
-		all, owner := s.sharers[p.guid], s.owners[p.guid]
-		if owner != nil {
-			all = []*node{owner}
-		}
+		all := s.reporters(p.guid)
 		if len(all) == 0 { // As a rule.
 			s.owners[p.guid] = n
 			continue
@@ -199,6 +196,14 @@ func (s *symbols) enter(n *node, by int32) {
 			}
 		}
 	}
+}
+
+// reporters returns the nodes that report a GUID, by name.
+func (s *symbols) reporters(guid uint64) []*node {
+	if owner := s.owners[guid]; owner != nil {
+		return []*node{owner}
+	}
+	return s.sharers[guid]
 }
 
 // find returns the index of a name in a list by names, or the index at which to insert it.
