@@ -9,22 +9,17 @@ package claims
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
-	pluginregistration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	api "github.com/heddle-dev/heddle/api/claims"
@@ -114,97 +109,21 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	_ = d.State.RestoreClaims(ctx, true) // The state reports it, and it is tried again below.
 	// The device plugin serves on while the driver cannot.
-	helper, err := d.start(ctx)
-	for ; err != nil; helper, err = d.start(ctx) {
-		d.faults.Note(faultStart, fmt.Errorf("start the DRA driver: %w", err))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(startEvery):
+	var helper *kubeletplugin.Helper
+	if !d.retry(ctx, faultStart, func() (err error) {
+		if helper, err = d.start(ctx); err != nil {
+			err = fmt.Errorf("start the DRA driver: %w", err)
 		}
-	}
-	d.faults.Note(faultStart, nil)
-	defer helper.Stop()
-	for err = d.probe(ctx); err != nil; err = d.probe(ctx) {
-		d.faults.Note(faultPublish, err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(publishPause):
-		}
-	}
-	var published []resourceslice.Slice
-	for {
-		// Each round, also one that follows a claim. What only looks different, the library does not write.
-		if next := d.slices(); !reflect.DeepEqual(published, next) {
-			published = next
-			// The first call waits for the API server.
-			err := helper.PublishResources(ctx, resourceslice.DriverResources{
-				Pools: map[string]resourceslice.Pool{d.NodeName: {Slices: next}},
-			})
-			d.faults.Note(faultPublish, err)
-			select { // A device that fails and recovers again and again is written once a second.
-			case <-ctx.Done():
-				return nil
-			case <-time.After(publishPause):
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-d.due:
-		}
-		d.faults.Note(faultKubelet, rejected(helper.RegistrationStatus()))
-		_ = d.State.RestoreClaims(ctx, false)
-	}
-}
-
-// probe learns, by a write without effect, whether the API server keeps shares and taints of devices. Otherwise pods
-// could get a GPU and its pair until the first write shows what it drops.
-func (d *Driver) probe(ctx context.Context) error {
-	sent := &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: d.NodeName + "-"},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: api.Driver, NodeName: &d.NodeName, Pool: resourceapi.ResourcePool{Name: d.NodeName, ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{{
-				Name: "probe", AllowMultipleAllocations: new(true),
-				Taints: []resourceapi.DeviceTaint{{Key: api.TaintUnavailable, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
-			}},
-		},
-	}
-	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
-	kept, err := d.Client.ResourceV1().ResourceSlices().Create(ctx, sent, dry)
-	if err != nil {
-		return fmt.Errorf("write ResourceSlices: %w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.plain = len(kept.Spec.Devices) != 1 || kept.Spec.Devices[0].AllowMultipleAllocations == nil ||
-		len(kept.Spec.Devices[0].Taints) == 0
-	return nil
-}
-
-// rejected returns why the kubelet does not take the driver: it knows no DRA, for instance.
-func rejected(s *pluginregistration.RegistrationStatus) error {
-	if s == nil || s.PluginRegistered { // nil: it has not answered yet.
+		return err
+	}) {
 		return nil
 	}
-	return fmt.Errorf("the kubelet rejects the DRA driver: %s", s.Error)
-}
-
-// startEvery is the time between two tries to start.
-const startEvery = 10 * time.Second
-
-// publishPause is the shortest time between two writes.
-const publishPause = time.Second
-
-func (d *Driver) slices() []resourceslice.Slice {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.plain {
-		return d.pool.Plain()
+	defer helper.Stop()
+	if !d.retry(ctx, faultPublish, func() error { return d.probe(ctx) }) {
+		return nil
 	}
-	return d.pool.Slices()
+	d.publish(ctx, helper)
+	return nil
 }
 
 func (d *Driver) start(ctx context.Context) (*kubeletplugin.Helper, error) {
@@ -379,21 +298,6 @@ func (d *Driver) UnprepareResourceClaims(
 		results[claim.UID] = d.State.UnprepareClaim(string(claim.UID))
 	}
 	return results, nil
-}
-
-// HandleError implements [kubeletplugin.DRAPlugin]. Nothing about slices is worth the end of the process, which
-// also serves the device plugin: the library tries again.
-func (d *Driver) HandleError(_ context.Context, err error, message string) {
-	if _, dropped := errors.AsType[*resourceslice.DroppedFieldsError](err); dropped {
-		d.mu.Lock()
-		again := !d.plain
-		d.plain = true
-		d.mu.Unlock()
-		if again {
-			d.due.Notify()
-		}
-	}
-	d.faults.Note(faultPublish, fmt.Errorf("%s: %w", message, err))
 }
 
 // resendEvery is less than the 30 s after which the kubelet takes the health of a device for unknown.

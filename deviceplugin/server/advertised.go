@@ -157,7 +157,7 @@ func (l *advertised) publishLocked() bool {
 		for id, w := range l.withdrawn {
 			d := Device{ID: id, NUMA: w.numa}
 			// The topology manager aligns each pod that requests the resource, also one that gets it by a claim, if any
-			// device has NUMA nodes, and rejects it for want of devices (topology_hints.go, GetTopologyHints).
+			// device has NUMA nodes, and rejects it because it finds no devices (topology_hints.go, GetTopologyHints).
 			if len(l.offered) == 0 {
 				d.NUMA = nil
 			}

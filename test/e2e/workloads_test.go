@@ -31,8 +31,7 @@ func (b *bed) program(t *testing.T, folder, name string) (program, module string
 	program = filepath.Join(cache, "workloads", strings.ReplaceAll(name, "/", "_"))
 	inModule := func(args ...string) string {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
-		// The flags are those of heddle-vc-scheduler, which has the training operator's packages of Kubernetes: they are
-		// compiled once.
+		// As for heddle-vc-scheduler, which has the training operator's packages of Kubernetes: they are compiled once.
 		flags := []string{"GOWORK=off", "GOFLAGS=-trimpath -tags=grpcnotrace", "CGO_ENABLED=1"}
 		cmd.Dir, cmd.Env, cmd.Stderr = b.path(folder), append(os.Environ(), flags...), t.Output()
 		out, err := cmd.Output()

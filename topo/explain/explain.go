@@ -39,7 +39,7 @@ type Cluster struct {
 	Groups []v1alpha1.Group
 	// Budgets limit what preemption evicts.
 	Budgets []policyv1.PodDisruptionBudget
-	// Classes, Slices and Claims are what pods with ResourceClaims get devices from, and what is in use.
+	// Classes and Slices offer devices to pods with ResourceClaims; Claims have the devices in use.
 	Classes []resourceapi.DeviceClass
 	Slices  []resourceapi.ResourceSlice
 	Claims  []resourceapi.ResourceClaim

@@ -43,7 +43,7 @@ type question struct {
 	// most is the class that asks for most GPUs, and room the number of its pods that each node takes.
 	most *planner.Class
 	room map[string]int
-	// devices are those of nodes for claims. fault is why it is not known what the pods need of them.
+	// devices has the nodes' devices for claims. fault explains why the pods' claims cannot be read.
 	devices *claims.Nodes
 	claims  lister
 	fault   string

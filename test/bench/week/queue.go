@@ -105,7 +105,7 @@ func (p *profile) take(nodes int, from, to time.Duration) {
 	}
 }
 
-// isFree reports whether so many nodes are free for some time.
+// isFree reports whether a number of nodes are free for some time.
 func (p *profile) isFree(nodes int, from, to time.Duration) bool {
 	first, found := slices.BinarySearch(p.at, from)
 	if !found {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestOldestClaims: on the kubelet, API server, controller-manager and scheduler of Kubernetes 1.34, claims get whole
-// GPUs and HCAs. There are no pairs, and an unhealthy GPU is not published.
+// GPUs and HCAs. The driver publishes no pairs and no unhealthy GPU.
 func TestOldestClaims(t *testing.T) {
 	if os.Getenv("HEDDLE_VERSIONS") != "all" {
 		t.Skip("builds Kubernetes 1.34, 12 CPU minutes: set HEDDLE_VERSIONS=all to run it")

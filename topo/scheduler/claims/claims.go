@@ -104,7 +104,7 @@ func New(ctx context.Context) *Nodes {
 	}}
 }
 
-// features are those of Kubernetes 1.37. Where the API server has fewer, it drops their fields.
+// features returns the features of Kubernetes 1.37. An API server with fewer drops their fields.
 func features() structured.Features {
 	return structured.Features{
 		AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true,
@@ -177,7 +177,7 @@ func split(all *structured.AllocatedState, of map[structured.DeviceID]*Node) {
 	}
 }
 
-// Of returns the devices that claims can get on a node; nil if there are none.
+// Of returns the devices that claims can get on a node; nil without any.
 func (n *Nodes) Of(name string) *Node {
 	if node, ok := n.byName[name]; ok {
 		return node

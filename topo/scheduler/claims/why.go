@@ -76,7 +76,7 @@ func constraintText(c *resourceapi.DeviceConstraint) string {
 	return text
 }
 
-// alternatives returns a request's alternatives, of which one is enough.
+// alternatives returns the alternatives of a request. One of them is enough.
 func alternatives(r *resourceapi.DeviceRequest) (all []resourceapi.ExactDeviceRequest) {
 	if r.Exactly != nil {
 		all = append(all, *r.Exactly)

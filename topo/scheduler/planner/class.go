@@ -40,7 +40,7 @@ type Class struct {
 	Key Key
 	// Amounts are the requests of one pod, without zeros.
 	Amounts Amounts
-	// Claims are those of one pod; nil without any.
+	// Claims has the demand of one pod's claims; nil without any.
 	Claims *claims.Demand
 
 	affinity    nodeaffinity.RequiredNodeAffinity

@@ -92,7 +92,7 @@ type Free struct {
 	node *Node
 	// reserved holds the amounts of the reservations, gone the amounts that leaving pods free.
 	reserved, gone Amounts
-	// claims are those of the reservations.
+	// claims has the demands of the reservations.
 	claims []*claims.Demand
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
-// clusterDRA is what the API server has for claims: the node's devices of heddle, and all DeviceClasses.
+// clusterDRA counts the node's devices in heddle's ResourceSlices, and has all DeviceClasses.
 type clusterDRA struct {
 	devices int
 	classes []resourcev1.DeviceClass

@@ -40,7 +40,7 @@ type clusterNode struct {
 	schedulers []string
 	// topology is the Node's report of its cables; nil without one, and without the right to read it.
 	topology *v1alpha1.NodeTopology
-	// dra is what its claims need; nil without the API, or the right to read it.
+	// dra describes the cluster's objects for claims; nil without the API, or the right to read it.
 	dra *clusterDRA
 	// sameHostname are other Nodes with its kubernetes.io/hostname; nil also without the right to list Nodes.
 	sameHostname []string

@@ -262,7 +262,7 @@ func prepared(r *report.Report, p *corev1.Pod, gpus []string) []string {
 	for i := range r.Bindings {
 		b := &r.Bindings[i]
 		own := b.Pod == p.Name && (b.UID == "" || b.UID == string(p.UID))
-		// The pods of a claim are those of its start: others may have come to use it.
+		// A binding names the pods that used its claim first: others may have come to use it.
 		if b.Namespace != p.Namespace || !own && !slices.Contains(claimsOf(p), b.Claim) {
 			continue
 		}

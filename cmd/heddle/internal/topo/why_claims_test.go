@@ -20,7 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/explain"
 )
 
-// newClaimCluster is two leaf groups of four nodes, the GPUs of which are for claims on three: a0, a1 and b0.
+// newClaimCluster makes two leaf groups of four nodes. Three nodes, a0, a1 and b0, have GPUs for claims.
 func newClaimCluster(t *testing.T) *whyCluster {
 	t.Helper()
 	w := newWhyCluster(4, 4)

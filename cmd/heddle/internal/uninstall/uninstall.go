@@ -146,7 +146,7 @@ func (u *uninstall) deleteExports(ctx context.Context, group, plural string) err
 	if err == nil && there {
 		err = u.remove(ctx, "/apis/"+versions.PreferredVersion.GroupVersion+"/"+plural, selector)
 	}
-	// The chart's job may delete ResourceSlices only where claims are on: elsewhere there are none.
+	// The chart's job may delete ResourceSlices only where claims are on; elsewhere topo-master wrote no slices.
 	if group == resourceapi.GroupName && apierrors.IsForbidden(err) {
 		return nil
 	}
