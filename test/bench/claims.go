@@ -46,22 +46,13 @@ func claimed(ctx context.Context, log io.Writer) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cache, err := cluster.DefaultCache()
-	if err != nil {
-		return nil, err
-	}
-	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Log: log})
+	c, i, err := oneNode(ctx, log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
-	b := &claimsBench{Cluster: c, log: log}
-	i, err := install.New(ctx, filepath.Join(cache, "install-bench"), log)
-	if err == nil {
-		b.dump = filepath.Join(i.Root, "test/machines/dgx-h100.json")
-		b.binary, err = i.Build(ctx, nodeProgram)
-	}
-	if err != nil {
+	b := &claimsBench{Cluster: c, log: log, dump: filepath.Join(i.Root, "test/machines/dgx-h100.json")}
+	if b.binary, err = i.Build(ctx, nodeProgram); err != nil {
 		return nil, err
 	}
 	if b.dir, err = os.MkdirTemp("", "heddle-bench-*"); err != nil {

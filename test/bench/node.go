@@ -32,19 +32,11 @@ const startTime = 30 * time.Second
 // nodeDaemons weighs the daemons of a node as installed, three processes of heddle-node,
 // beside a real kubelet and API server with the GPUs and HCAs of a DGX H100.
 func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
-	cache, err := cluster.DefaultCache()
-	if err != nil {
-		return nil, err
-	}
-	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Log: log})
+	c, i, err := oneNode(ctx, log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
-	i, err := install.New(ctx, filepath.Join(cache, "install-bench"), log)
-	if err != nil {
-		return nil, err
-	}
 	crd, err := os.ReadFile(filepath.Join(i.Root, "deploy/helm/heddle/crds/topology.heddle.dev_nodetopologies.yaml"))
 	if err != nil {
 		return nil, err
@@ -61,6 +53,20 @@ func nodeDaemons(ctx context.Context, log io.Writer) (rows []row, err error) {
 		atMost("heddle-node: memory of three processes, PSS", w.mb, 75, "MB", "/proc/PID/smaps_rollup; "+how),
 		atMost("heddle-node: processor time of three processes", 100*w.cpu, 0.4, "% core", "/proc/PID/stat; "+how),
 	}, nil
+}
+
+// oneNode starts a cluster of one node.
+func oneNode(ctx context.Context, log io.Writer) (*cluster.Cluster, *install.Installer, error) {
+	cache, err := cluster.DefaultCache()
+	if err != nil {
+		return nil, nil, err
+	}
+	i, err := install.New(ctx, filepath.Join(cache, "install-bench"), log)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := cluster.Up(ctx, cluster.Options{Name: "bench", Log: log})
+	return c, i, err
 }
 
 // weight is what processes take together: their proportional share of memory, and of a

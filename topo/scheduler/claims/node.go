@@ -104,7 +104,10 @@ func tainted(d *resourceapi.Device) bool {
 
 // Room returns how many pods with a demand get devices on a node beside others, at most most.
 func (n *Node) Room(node *corev1.Node, d *Demand, beside []*Demand, most int64) (pods int64) {
-	if n == nil {
+	switch {
+	case len(d.claims) == 0: // They have their devices, here or of no node.
+		return most
+	case n == nil:
 		return 0
 	}
 	other := func(b *Demand) bool { return b.Key != d.Key }
@@ -132,7 +135,7 @@ func (n *Node) Room(node *corev1.Node, d *Demand, beside []*Demand, most int64) 
 // Fits reports whether all of some pods get devices on a node beside others.
 func (n *Node) Fits(node *corev1.Node, all, beside []*Demand) bool {
 	if n == nil {
-		return len(all) == 0
+		return !slices.ContainsFunc(all, func(d *Demand) bool { return len(d.claims) > 0 })
 	}
 	t := n.trial(node, beside)
 	return !slices.ContainsFunc(all, func(d *Demand) bool { return !t.take(d) })

@@ -15,6 +15,8 @@ import (
 // fails. It is empty if the node takes the pod.
 func (n *Node) Why(node *corev1.Node, d *Demand) string {
 	switch {
+	case len(d.claims) == 0:
+		return ""
 	case n == nil:
 		return "no devices for claims"
 	case n.trial(node, nil).take(d):
