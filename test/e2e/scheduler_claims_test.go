@@ -28,7 +28,7 @@ func (f *fleet) claimClasses(t *testing.T) {
 	if err := f.Apply(t.Context(), text); err != nil {
 		t.Fatal(err)
 	}
-	for _, class := range []string{"gpu", "gpu-hca", "hca", "mig", "sgpu"} {
+	for _, class := range []string{"gpu", "gpu-hca", "hca", "imex", "mig", "monitor", "sgpu"} {
 		t.Cleanup(func() { f.kubectlAfter(t, "delete", "deviceclass", class+claims.ClassSuffix) })
 	}
 }
