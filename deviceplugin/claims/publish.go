@@ -15,20 +15,22 @@ import (
 	api "github.com/heddle-dev/heddle/api/claims"
 )
 
-// retryEvery is the time between two tries to start.
-const retryEvery = 10 * time.Second
+// retryFirst is the time between the first two tries to start. It doubles up to retryMost.
+const retryFirst, retryMost = time.Second, time.Minute
 
 // publishPause is the shortest time between two writes.
 const publishPause = time.Second
 
 // retry tries until there is no error, which a fault shows. It returns false if ctx ends first.
 func (d *Driver) retry(ctx context.Context, fault string, try func() error) bool {
+	pause := retryFirst
 	for err := try(); err != nil; err = try() {
 		d.faults.Note(fault, err)
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(retryEvery):
+		case <-time.After(pause):
+			pause = min(2*pause, retryMost)
 		}
 	}
 	d.faults.Note(fault, nil)
