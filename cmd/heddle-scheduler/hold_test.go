@@ -55,7 +55,7 @@ func TestNodesAreReservedForAGangThatHasWaited(t *testing.T) {
 	c := withArgs(loaded(t, documented), args(""))
 	w.schedule(c)
 	w.old("big", 2, 4)
-	w.rejected("big", "rejected by podgroup big: none of 2 fits; 2 nodes are reserved for it")
+	w.rejected("big", "rejected by podgroup big: none of 2 fits, no node has room for a pod; 2 nodes are reserved for it")
 	w.shows(map[string]float64{"heddle_scheduler_gang_reserved_nodes{default,big}": 2})
 	// b and c are kept, d is not.
 	w.add(pod("small-0", 1, nil))
@@ -78,7 +78,7 @@ func TestNodesAreReservedForAGangThatHasWaited(t *testing.T) {
 	w.whole("first", 1)
 	// What ends there is for the gang, however small the others are.
 	w.delete("aged")
-	w.rejected("big", "rejected by podgroup big: 1 of 2 fit; 2 nodes are reserved for it")
+	w.rejected("big", "rejected by podgroup big: 1 of 2 fit are reserved for it")
 	w.delete("aging")
 	w.delete("first")
 	pods := w.whole("big", 2)

@@ -56,11 +56,12 @@ func (g *gang) pod(rank int, node string) *corev1.Pod {
 
 // hold returns how many GPUs of each node are reserved for a gang.
 func (h *holder) hold(w *week, g *gang) []int32 {
-	on := make([][]*corev1.Pod, len(h.nodes))
+	on, of := make([][]*corev1.Pod, len(h.nodes)), map[types.UID]types.NamespacedName{}
 	byID := func(a, b *gang) int { return cmp.Compare(a.id, b.id) }
 	for _, running := range slices.SortedFunc(maps.Keys(w.running), byID) {
 		for rank, n := range running.nodes {
-			on[n] = append(on[n], running.pod(rank, h.nodes[n].Name))
+			p := running.pod(rank, h.nodes[n].Name)
+			on[n], of[p.UID] = append(on[n], p), types.NamespacedName{Name: fmt.Sprint(running.id)}
 		}
 	}
 	r := &planner.Request{}
@@ -78,7 +79,7 @@ func (h *holder) hold(w *week, g *gang) []int32 {
 	}
 	r.Gangs = []planner.Gang{waiting}
 	out := make([]int32, len(h.nodes))
-	for node, held := range h.planner.Hold(r, &planner.Waiting{}) {
+	for node, held := range h.planner.Hold(r, of, &planner.Waiting{}) {
 		for _, one := range held {
 			out[h.ids[node]] += int32(one.Amounts[gpu])
 		}

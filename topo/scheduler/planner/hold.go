@@ -22,29 +22,48 @@ func (w *Waiting) String() string {
 	return fmt.Sprintf("gang %s, which has waited %s", w.Gang, duration.HumanDuration(w.For))
 }
 
-// Hold returns what to reserve for gangs that have no room: the places of a plan without the pods that have run for
-// the longest, and as few of them as possible. So idle nodes come first, and a node that is kept stays among the
-// first. Nothing is known about how long pods run: the oldest count as the first to end, and pods that are always
-// restarted as never ending. Only devices are reserved. It is empty if the gangs would not fit without all pods that
-// end.
-func (p *Planner) Hold(r *Request, waiting *Waiting) Reservations {
-	pods, trial, places := ending(r.Nodes), *r, []Place(nil)
-	fit := func(without int) bool {
-		trial.Gone = map[string]Gone{}
-		for _, pod := range pods[:without] {
-			gone := trial.Gone[pod.node]
-			gone.Add(pod.uid, pod.amounts)
-			trial.Gone[pod.node] = gone
-		}
+// Hold returns what to reserve for gangs that have no room: the places of a plan without the gangs and pods that have
+// run for the longest, as few of these as possible, and with as few idle nodes as possible beside theirs. Nothing is
+// known about how long pods run: the oldest count as the first to end, and pods that are always restarted as never
+// ending. Only devices are reserved. It is empty if the gangs would not fit without all pods that end.
+func (p *Planner) Hold(r *Request, known map[types.UID]types.NamespacedName, waiting *Waiting) Reservations {
+	trial, runs, places := *r, ending(r.Nodes, known), []Place(nil)
+	trial.Gangs = slices.Clone(r.Gangs)
+	fit := func() bool {
 		plan := p.Plan(&trial)
 		if plan.Places != nil {
-			places = plan.Places
+			places = plan.Places // The last plan that fits is the result's.
 		}
 		return plan.Places != nil
 	}
-	if fit(len(pods)) {
-		sort.Search(len(pods), fit) // The last plan that fits is the result's.
+	without := func(n int) bool {
+		trial.Gone = map[string]Gone{}
+		for _, v := range runs[:n] {
+			for node, gone := range v.gone {
+				if before, shared := trial.Gone[node]; shared {
+					gone = before.Union(gone)
+				}
+				trial.Gone[node] = gone
+			}
+		}
+		return fit()
 	}
+	if !without(len(runs)) {
+		return nil
+	}
+	without(sort.Search(len(runs), without))
+	var beside []string
+	for _, n := range r.Nodes {
+		if len(trial.Gone[n.Name].UIDs) == 0 {
+			beside = append(beside, n.Name)
+		}
+	}
+	sort.Search(len(beside), func(n int) bool {
+		for i := range trial.Gangs {
+			trial.Gangs[i].Avoid = slices.Concat(r.Gangs[i].Avoid, beside[n:])
+		}
+		return fit()
+	})
 	held := Reservations{}
 	for i, place := range places {
 		for at, node := range place.Nodes {
@@ -69,23 +88,22 @@ func (a Amounts) devices() Amounts {
 	return out
 }
 
-// endingPod is a pod that ends some day.
-type endingPod struct {
-	node    string
-	uid     types.UID
-	amounts Amounts
-	since   time.Time
-}
-
-// ending returns the pods that end, the oldest first.
-func ending(nodes []*Node) (pods []endingPod) {
+// ending returns the gangs and pods on nodes that end some day, the oldest first.
+func ending(nodes []*Node, known map[types.UID]types.NamespacedName) (runs []*victim) {
+	of := map[types.NamespacedName]*victim{}
 	for _, node := range nodes {
 		for _, pod := range node.Pods {
-			if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || pod.DeletionTimestamp != nil {
-				pods = append(pods, endingPod{node.Name, pod.UID, Requests(pod), started(pod)})
+			if pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.DeletionTimestamp == nil {
+				continue
 			}
+			key, _ := gangOf(pod, known)
+			if of[key] == nil {
+				of[key] = &victim{gone: map[string]Gone{}}
+				runs = append(runs, of[key])
+			}
+			of[key].add(node.Name, pod, nil)
 		}
 	}
-	slices.SortStableFunc(pods, func(a, b endingPod) int { return a.since.Compare(b.since) })
-	return pods
+	slices.SortStableFunc(runs, func(a, b *victim) int { return a.since.Compare(b.since) })
+	return runs
 }

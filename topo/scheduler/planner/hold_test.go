@@ -42,6 +42,7 @@ func TestHold(t *testing.T) {
 		{"of one pod each", [][]string{{"a 8 0 3"}, {"b 8 0 9"}, {"c 8 0 5"}}, 2, 8, "", "n1 n2"},
 		{"of a higher priority too", [][]string{{"a 8 0 3"}, {"b 8 99 9"}}, 1, 8, "", "n1"},
 		{"all pods of a node", [][]string{{"a 4 0 9", "b 4 0 2"}, {"c 4 0 8", "d 4 0 7"}}, 1, 8, "", "n1"},
+		{"a gang, and as few idle nodes as possible", [][]string{{"g/a 8 0 9"}, {"g/b 8 0 9"}, {}, {}, {"c 8 0 1"}}, 3, 8, "", "n0 n1 n2"},
 		{"a part of a node", [][]string{{"a 4 0 9", "b 4 0 2"}, {"c 4 0 8", "d 4 0 7"}}, 1, 4, "", "n0"},
 		{"a service never ends", [][]string{{"service 8 0 99"}, {"b 8 0 1"}}, 1, 8, "", "n1"},
 		{"unless it terminates", [][]string{{"-service 8 0 99"}, {"b 8 0 1"}}, 1, 8, "", "n0"},
@@ -65,7 +66,7 @@ func TestHold(t *testing.T) {
 			r := h.request(tt.pods, tt.gpus)
 			r.Gangs[0].Spec.Required = tt.level
 			p := New(topologyclient.Of(leavesOf(len(tt.nodes))), gang.Place, sgpu.GPUs{gpu})
-			held := p.Hold(r, &Waiting{})
+			held := p.Hold(r, h.cluster.GangOf, &Waiting{})
 			if got := strings.Join(slices.Sorted(maps.Keys(held)), " "); got != tt.want {
 				t.Errorf("%q is held, want %q", got, tt.want)
 			}
@@ -78,7 +79,7 @@ func TestHeldNode(t *testing.T) {
 	h := newHunt(t, [][]string{{"a 4 0 3"}})
 	r := h.request(1, 6)
 	waiting := &Waiting{Gang: r.Gangs[0].Key, For: 12 * time.Hour}
-	held := newPlanner().Hold(r, waiting)
+	held := newPlanner().Hold(r, nil, waiting)
 	for _, tt := range []struct {
 		gpus     int
 		priority int32

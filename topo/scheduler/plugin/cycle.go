@@ -275,7 +275,7 @@ func (p *Plugin) hold(ctx context.Context, pod *corev1.Pod, r *planner.Request) 
 	if waiting == nil {
 		return
 	}
-	nodes := p.planner.Hold(r, waiting)
+	nodes := p.planner.Hold(r, p.cache.GangOf(), waiting)
 	if p.cache.Hold(pod, r.Gangs, waiting, nodes) {
 		p.log.InfoContext(ctx, "nodes are reserved for a gang that has waited",
 			"podgroup", waiting.Gang, "waited", waiting.For, "nodes", len(nodes))
