@@ -78,7 +78,7 @@ func TestNodesAreReservedForAGangThatHasWaited(t *testing.T) {
 	w.whole("first", 1)
 	// What ends there is for the gang, however small the others are.
 	w.delete("aged")
-	w.rejected("big", "rejected by podgroup big: 1 of 2 fit are reserved for it")
+	w.rejected("big", "rejected by podgroup big: 1 of 2 fit")
 	w.delete("aging")
 	w.delete("first")
 	pods := w.whole("big", 2)

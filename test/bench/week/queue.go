@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Discipline decides which waiting gangs start. The zero value is heddle's: of all that fit the oldest first.
+// Discipline decides which waiting gangs start. The zero value starts of all that fit the oldest first.
 type Discipline struct {
 	Name string
 	// Strict starts no gang before an older one.
@@ -24,7 +24,7 @@ type Discipline struct {
 	Estimate float64
 }
 
-// Disciplines are heddle's, that of a plain queue, and backfill by its published rules: EASY reserves for the first
+// Disciplines are heddle's, at last without its reservation, that of a plain queue, and backfill by its published rules: EASY reserves for the first
 // gang that waits, conservative backfill for all; Slurm's sched/backfill reserves for as many as it tests. Users' time
 // limits are a few times the durations.
 func Disciplines() []Discipline {
