@@ -75,13 +75,14 @@ func TestGangReservesNodes(t *testing.T) {
 	for i := range 2 {
 		f.create(t, f.member("big", i, 2, 8, nil))
 	}
-	eventually(t, func() (why string) { // One member shows it at once.
+	eventually(t, func() string { // One member shows it at once.
+		var why string
 		for _, p := range f.podsOf(t, "big") {
 			if why = whyNot(&p); strings.Contains(why, "2 nodes are reserved for it") {
 				return ""
 			}
 		}
-		return why
+		return "a member shows: " + why
 	})
 	kept := fmt.Sprintf("reserved for gang %s/big, which has waited 1s", f.namespace)
 	f.create(t, ours("small-0", 1))

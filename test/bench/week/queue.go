@@ -24,9 +24,9 @@ type Discipline struct {
 	Estimate float64
 }
 
-// Disciplines are heddle's, at last without its reservation, that of a plain queue, and backfill by its published rules: EASY reserves for the first
-// gang that waits, conservative backfill for all; Slurm's sched/backfill reserves for as many as it tests. Users' time
-// limits are a few times the durations.
+// Disciplines are heddle's, at last without its reservation, the order of a plain queue, and backfill by its published
+// rules: EASY reserves for the first gang that waits, conservative backfill for all; Slurm's sched/backfill reserves
+// for as many as it tests. Users' time limits are a few times the durations.
 func Disciplines() []Discipline {
 	const all = math.MaxInt
 	return []Discipline{

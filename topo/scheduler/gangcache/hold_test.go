@@ -77,7 +77,8 @@ func (h *holding) expect(what, want string, pod *corev1.Pod) {
 	}
 }
 
-var plain = podOf("plain", nil) //nolint:gochecknoglobals // Of no gang, and never changed.
+// plain is of no gang.
+var plain = podOf("plain", nil)
 
 func TestHoldIsForTheFirstGangThatWaits(t *testing.T) {
 	withHolds(t, func(h *holding) {
@@ -167,8 +168,11 @@ func TestHoldIsRenewed(t *testing.T) {
 			nodes       []string
 			search, all bool
 		}{
-			{0, nil, false, false}, {time.Minute, []string{"m", "n"}, true, false}, {time.Second, nil, false, false},
-			{holdEvery, []string{"m", "n"}, true, false}, {holdEvery, []string{"n", "o"}, true, true},
+			{0, nil, false, false},
+			{time.Minute, []string{"m", "n"}, true, false},
+			{time.Second, nil, false, false},
+			{holdEvery, []string{"m", "n"}, true, false},
+			{holdEvery, []string{"n", "o"}, true, true},
 		} {
 			<-time.After(tt.after)
 			h.Expire(nil)

@@ -27,7 +27,7 @@ func (w *Waiting) String() string {
 // known about how long pods run: the oldest count as the first to end, and pods that are always restarted as never
 // ending. Only devices are reserved. It is empty if the gangs would not fit without all pods that end.
 func (p *Planner) Hold(r *Request, known map[types.UID]types.NamespacedName, waiting *Waiting) Reservations {
-	trial, runs, places := *r, ending(r.Nodes, known), []Place(nil)
+	trial, runs, places := *r, r.ending(known), []Place(nil)
 	trial.Gangs = slices.Clone(r.Gangs)
 	fit := func() bool {
 		plan := p.Plan(&trial)
@@ -64,6 +64,11 @@ func (p *Planner) Hold(r *Request, known map[types.UID]types.NamespacedName, wai
 		}
 		return fit()
 	})
+	return r.kept(places, waiting)
+}
+
+// kept returns the devices that members need on the nodes of a plan.
+func (r *Request) kept(places []Place, waiting *Waiting) Reservations {
 	held := Reservations{}
 	for i, place := range places {
 		for at, node := range place.Nodes {
@@ -88,12 +93,17 @@ func (a Amounts) devices() Amounts {
 	return out
 }
 
-// ending returns the gangs and pods on nodes that end some day, the oldest first.
-func ending(nodes []*Node, known map[types.UID]types.NamespacedName) (runs []*victim) {
-	of := map[types.NamespacedName]*victim{}
-	for _, node := range nodes {
+// ending returns the other gangs and pods on nodes that end some day, the oldest first.
+func (r *Request) ending(known map[types.UID]types.NamespacedName) (runs []*victim) {
+	of, own := map[types.NamespacedName]*victim{}, map[types.UID]bool{}
+	for i := range r.Gangs {
+		for _, m := range r.Gangs[i].Members {
+			own[m.Pod.UID] = true
+		}
+	}
+	for _, node := range r.Nodes {
 		for _, pod := range node.Pods {
-			if pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.DeletionTimestamp == nil {
+			if own[pod.UID] || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && pod.DeletionTimestamp == nil {
 				continue
 			}
 			key, _ := gangOf(pod, known)

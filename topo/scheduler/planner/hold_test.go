@@ -74,6 +74,17 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// The gang's own members do not end before it has room.
+func TestHoldKeepsMembers(t *testing.T) {
+	h := newHunt(t, [][]string{{"own 8 10 9"}, {"a 8 0 1"}, {}})
+	r := h.request(3, 8)
+	r.Gangs[0].Members[0].Pod, r.Gangs[0].Members[0].Node = h.nodes[0].Pods[0], "n0"
+	held := newPlanner().Hold(r, nil, &Waiting{})
+	if got := strings.Join(slices.Sorted(maps.Keys(held)), " "); got != "n1 n2" {
+		t.Errorf("%q is held", got)
+	}
+}
+
 // A node that is kept takes pods without devices and those of a higher priority, and the rest of its GPUs stays in use.
 func TestHeldNode(t *testing.T) {
 	h := newHunt(t, [][]string{{"a 4 0 3"}})
@@ -94,7 +105,7 @@ func TestHeldNode(t *testing.T) {
 			t.Errorf("kept for %s", free.Waiting)
 		}
 	}
-	var all Reservations = maps.Clone(held)
+	all := maps.Clone(held)
 	all["n0"] = append(slices.Clone(all["n0"]), Reservation{UID: types.UID("other"), Priority: 99, Amounts: Amounts{gpu: 1}})
 	q := Query{Nodes: h.nodes, Reservations: all, Priority: 11}
 	if free := q.Free(h.nodes[0]); free.Waiting != nil || free.Reserved(gpu) != 1 {

@@ -26,7 +26,8 @@
 // # A gang that waits
 //
 // A second plugin, Queue, sorts the scheduler's queue by priority and the age of gangs. A gang
-// without room lets the others pass, until it is the first that has waited for reserveAfter: then nodes are kept for it.
+// without room lets the others pass, until it is the first that has waited for reserveAfter: then nodes are kept
+// for it.
 //
 // # A native PodGroup
 //
