@@ -143,6 +143,7 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool
 	if quiet {
 		s.waitAllDecided(t)
 		s.count(t)
+		eventually(t, func() string { return s.claimsLeft(t) })
 	}
 	if err := s.problem.Load(); err != nil && fault.except != noAnswers {
 		t.Errorf("the API server, which nothing was done to: %v", *err)
@@ -257,6 +258,7 @@ func (s *soak) shared(t *testing.T) string {
 func (s *soak) invariants(t *testing.T) {
 	t.Helper()
 	eventually(t, func() string { return s.shared(t) })
+	s.oneHolder(t)
 	after := s.truthful(t)
 	for k := range after {
 		s.looked[k] = true
