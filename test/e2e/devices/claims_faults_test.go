@@ -311,7 +311,7 @@ func TestClaimsShareAlone(t *testing.T) {
 	}}
 	r.claim(t, "alone", share)
 	r.run(t, r.claimant("first", "alone"))
-	if env := r.sees(t, "first", "app").Env; env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] != "30" {
+	if env := r.report(t, "first", "app").Env; env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] != "30" {
 		t.Errorf("the container's variables are %v", env)
 	}
 	r.create(t, r.claimant("second", "alone"))
@@ -341,8 +341,7 @@ func (r *rig) mps(t *testing.T) {
 	// Both look for the program in /opt/bin, among others.
 	under := []string{"unshare", "--mount", "sh", "-ec", "mount -t tmpfs none /opt; mkdir /opt/bin; " +
 		"cp " + stand + " /opt/bin/nvidia-cuda-mps-control; exec \"$@\"", "sh"}
-	shm := []string{"--mps-shm-dir", filepath.Join(r.dir, "shm")}
-	keeper := r.another(t, r.plugin.binary, "mps", append(shm, "--state-dir", r.stateDir())...)
+	keeper := r.another(t, r.plugin.binary, "mps", "--state-dir", r.stateDir())
 	keeper.under = under
 	was := *r.plugin
 	again := func(ctx context.Context) {
@@ -350,7 +349,7 @@ func (r *rig) mps(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.plugin.under, r.plugin.extra = under, slices.Concat(was.extra, shm, []string{"--mps"})
+	r.plugin.under, r.plugin.extra = under, append(slices.Clone(was.extra), "--mps")
 	again(r.ctx(t))
 	t.Cleanup(func() {
 		r.plugin.under, r.plugin.extra = was.under, was.extra
