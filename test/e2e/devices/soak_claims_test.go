@@ -115,7 +115,7 @@ func claimsAndBack(s *soak, t *testing.T, random *rand.Rand) {
 	s.waitShares(t, soakSlots, soakCores, soakGiB)
 }
 
-// oneHolder fails if a GPU of a prepared claim has another holder, by the records on disk.
+// oneHolder fails if a GPU of a prepared claim has another holder, by the claims' records and the plugin's report.
 func (s *soak) oneHolder(t *testing.T) {
 	t.Helper()
 	type sum struct {
@@ -141,12 +141,10 @@ func (s *soak) oneHolder(t *testing.T) {
 			}
 		}
 	}
-	for k, list := range s.bindings(t) {
-		for i := range list {
-			for _, share := range list[i].Shares {
-				if holder, claimed := byGPU[share.UUID]; claimed {
-					t.Errorf("%s has a share of GPU %s, which claims hold: %+v", k, share.UUID, holder)
-				}
+	for _, b := range s.account(t).Bindings { // Records of pods that are gone stay a while.
+		for _, share := range b.Shares {
+			if holder, claimed := byGPU[share.UUID]; claimed {
+				t.Errorf("pod %s has a share of GPU %s, which claims hold: %+v", b.Pod, share.UUID, holder)
 			}
 		}
 	}
