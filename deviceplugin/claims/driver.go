@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"time"
 
@@ -80,6 +81,13 @@ func New(o Options) *Driver {
 
 // Update takes the node as it is now. It returns at once.
 func (d *Driver) Update(inv *inventory.Inventory) {
+	d.mu.Lock()
+	last := d.inventory
+	d.mu.Unlock()
+	if last != nil && reflect.DeepEqual(last, inv) { // As after most claims.
+		d.due.Notify()
+		return
+	}
 	next := pool.Of(inv)
 	d.mu.Lock()
 	d.pool, d.inventory = next, inv

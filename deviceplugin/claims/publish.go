@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -13,6 +12,7 @@ import (
 	pluginregistration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	api "github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
 )
 
 // retryFirst is the time between the first two tries to start. It doubles up to retryMost.
@@ -78,13 +78,13 @@ type publisher interface {
 
 // publish publishes the devices after each round that changes them, until ctx ends.
 func (d *Driver) publish(ctx context.Context, helper publisher) {
-	var published []resourceslice.Slice
+	var published offer
 	for {
-		// Each round, also one that follows a claim. What only looks different, the library does not write.
-		if next := d.slices(); !reflect.DeepEqual(published, next) {
+		// What only looks different, the library does not write.
+		if next := d.offer(); next != published {
 			published = next
 			err := helper.PublishResources(ctx, resourceslice.DriverResources{
-				Pools: map[string]resourceslice.Pool{d.NodeName: {Slices: next}},
+				Pools: map[string]resourceslice.Pool{d.NodeName: {Slices: next.slices()}},
 			})
 			d.faults.Note(faultPublish, err)
 			select { // A device that fails and recovers again and again is written once a second.
@@ -103,13 +103,23 @@ func (d *Driver) publish(ctx context.Context, helper publisher) {
 	}
 }
 
-func (d *Driver) slices() []resourceslice.Slice {
+// offer is a pool, and whether the API server knows no counters, shares or taints of devices.
+type offer struct {
+	pool  *pool.Pool
+	plain bool
+}
+
+func (d *Driver) offer() offer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.plain {
-		return d.pool.Plain()
+	return offer{d.pool, d.plain}
+}
+
+func (o offer) slices() []resourceslice.Slice {
+	if o.plain {
+		return o.pool.Plain()
 	}
-	return d.pool.Slices()
+	return o.pool.Slices()
 }
 
 // HandleError implements [kubeletplugin.DRAPlugin]. Nothing about slices is worth the end of the process, which
