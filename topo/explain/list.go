@@ -32,6 +32,9 @@ const freshFor = 5 * time.Second
 // ErrTooLarge is for a cluster with more nodes or pods than the limits of a Lister.
 var ErrTooLarge = errors.New("the cluster is too large to be listed for this: ask with the command heddle why")
 
+// ErrManifest is for a manifest that refers to an object that does not exist.
+var ErrManifest = errors.New("invalid manifest")
+
 // Lister answers from lists that the API server returns on demand. Concurrent questions wait for
 // each other and share a list, so that memory holds the cluster only once and briefly.
 type Lister struct {
@@ -128,7 +131,7 @@ func (l *Lister) claim(ctx context.Context, set *manifest.Set) error {
 			return err
 		}
 		if t.Name == "" {
-			return fmt.Errorf("ResourceClaimTemplate %s not found", name)
+			return fmt.Errorf("%w: ResourceClaimTemplate %s not found", ErrManifest, name)
 		}
 		set.Templates = append(set.Templates, t)
 	}

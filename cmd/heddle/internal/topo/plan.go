@@ -20,17 +20,19 @@ func NewPlanCommand() *cobra.Command {
 	m := &master{}
 	file := ""
 	c := &cobra.Command{
-		Use: "plan -f FILE", Short: "Show whether the pods of a manifest would get nodes, where, and else about when", Args: cobra.NoArgs,
-		Long: `Show whether the pods of a manifest would get nodes, where, and else about when.
+		Use: "plan -f FILE", Short: "Show whether a job would fit, where, or about when", Args: cobra.NoArgs,
+		Long: `Show whether a job would fit, where, or about when.
 
-It plans as heddle-scheduler does, on the cluster as it is now, and creates
-nothing. The manifest may have several documents: ` + strings.Join(manifest.Kinds(), ", ") + `,
-with the PodGroups, ResourceClaims and ResourceClaimTemplates that they refer to.
+It plans the pods of a manifest as heddle-scheduler does, on the cluster as it
+is now, and creates nothing. Kinds that make pods, in any number of documents:
+
+` + kinds() + `
+PodGroups, ResourceClaims and ResourceClaimTemplates count with them.
 
 If they do not fit, it shows what is missing, the smallest change with which
-they would fit, and when they fit by the expected ends of running pods: of
-activeDeadlineSeconds and heddle.dev/expected-duration. It counts what heddle
-why counts.
+they would fit, and when they fit by the expected ends of running pods:
+activeDeadlineSeconds, and the annotation heddle.dev/expected-duration. It
+counts what heddle why counts.
 
 The exit code is 0 if all pods fit now, 1 if not, and 2 if that is not known.`,
 		Example: `  heddle plan -f job.yaml
@@ -67,6 +69,19 @@ The exit code is 0 if all pods fit now, 1 if not, and 2 if that is not known.`,
 		return cli.ErrFindings
 	}
 	return c
+}
+
+// kinds returns the kinds in lines.
+func kinds() string {
+	lines := []string{""}
+	for _, kind := range manifest.Kinds() {
+		if last := len(lines) - 1; len(lines[last])+len(kind) < 70 {
+			lines[last] += "  " + kind
+		} else {
+			lines = append(lines, "  "+kind)
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // readManifest reads a file, or the standard input.
