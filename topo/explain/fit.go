@@ -147,7 +147,7 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 
 // when finds the first end of running pods after which a question has a plan.
 func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)) *When {
-	w := &When{}
+	w, own := &When{}, schedulehelpers.PodPriority(q.waiting.Members[0].Pod)
 	ends := map[types.UID]time.Time{}
 	var times []time.Time
 	for i := range c.Pods {
@@ -155,7 +155,7 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 		var h Holder
 		switch h.add(pod, q.now); {
 		case !holds(pod) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		case pod.Spec.NodeName == "" && schedulehelpers.PodPriority(pod) >= schedulehelpers.PodPriority(q.waiting.Members[0].Pod):
+		case pod.Spec.NodeName == "" && schedulehelpers.PodPriority(pod) >= own:
 			w.Ahead++
 		case pod.Spec.NodeName != "" && h.Until.IsZero():
 			w.Endless++

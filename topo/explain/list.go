@@ -114,7 +114,8 @@ func (l *Lister) prioritize(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		for i := range classes.Items {
 			c := &classes.Items[i]
-			if pod.Spec.Priority == nil && (c.Name == pod.Spec.PriorityClassName || pod.Spec.PriorityClassName == "" && c.GlobalDefault) {
+			own := c.Name == pod.Spec.PriorityClassName || pod.Spec.PriorityClassName == "" && c.GlobalDefault
+			if pod.Spec.Priority == nil && own {
 				pod.Spec.Priority = &c.Value
 			}
 		}

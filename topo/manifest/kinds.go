@@ -167,13 +167,12 @@ func kubeflow(b *builder) error {
 		return fmt.Errorf("spec.%s: %w", at, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tasks)) {
-		task := tasks[name]
-		err := b.make("spec."+at+"."+name+".template", &task.Template, ptr.Deref(task.Replicas, 1), name, wellknown.IndexKubeflow,
-			map[string]string{
-				wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: strings.ToLower(name),
-				wellknown.TaskMPI: strings.ToLower(name),
-			})
-		if err != nil {
+		task, path := tasks[name], "spec."+at+"."+name+".template"
+		labels := map[string]string{
+			wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: strings.ToLower(name),
+			wellknown.TaskMPI: strings.ToLower(name),
+		}
+		if err := b.make(path, &task.Template, ptr.Deref(task.Replicas, 1), name, wellknown.IndexKubeflow, labels); err != nil {
 			return err
 		}
 	}
@@ -197,7 +196,8 @@ func trainJob(b *builder) error {
 	if err := b.spec(&spec); err != nil {
 		return err
 	}
-	b.note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest", cmp.Or(spec.RuntimeRef.Name, "?"))
+	b.note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest",
+		cmp.Or(spec.RuntimeRef.Name, "?"))
 	t := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "node", Resources: spec.Trainer.ResourcesPerNode,
 	}}}}
@@ -223,10 +223,9 @@ func volcanoJob(b *builder) error {
 	for i := range spec.Tasks {
 		t := &spec.Tasks[i]
 		name := cmp.Or(t.Name, fmt.Sprint("default", i))
-		template := annotate(t.Template, wellknown.VolcanoGroup, b.object.Name)
-		err := b.make(fmt.Sprintf("spec.tasks[%d].template", i), template, ptr.Deref(t.Replicas, 1), name, wellknown.IndexVolcano,
-			map[string]string{wellknown.TaskVolcano: name})
-		if err != nil {
+		template, path := annotate(t.Template, wellknown.VolcanoGroup, b.object.Name), fmt.Sprintf("spec.tasks[%d].template", i)
+		labels := map[string]string{wellknown.TaskVolcano: name}
+		if err := b.make(path, template, ptr.Deref(t.Replicas, 1), name, wellknown.IndexVolcano, labels); err != nil {
 			return err
 		}
 	}

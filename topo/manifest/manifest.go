@@ -206,7 +206,9 @@ func (b *builder) spec(out any) error {
 
 // make makes n pods of a template at a path of the object. The labels are those of its controller; index, unless
 // empty, gets the number of each pod. Names begin with the object's and the task's.
-func (b *builder) make(path string, t *corev1.PodTemplateSpec, n int32, task, index string, labels map[string]string) error {
+func (b *builder) make(
+	path string, t *corev1.PodTemplateSpec, n int32, task, index string, labels map[string]string,
+) error {
 	switch {
 	case n < 0:
 		return fmt.Errorf("%s: invalid number of pods %d", path, n)

@@ -65,12 +65,14 @@ func TestWhy(t *testing.T) {
 		{"{kind: Pod, metadata: {name: p}, spec: {containers: [{resources: {limits: {cpu: 1}}}]}}", http.StatusOK, `"fits":true`},
 		{"{kind: Pod, metadata: {name: p}, spec: {containers: [{resources: {limits: {cpu: 2}}}]}}", http.StatusOK, `"fits":false`},
 		{"{kind: Pod}", http.StatusBadRequest, "document 1: Pod: metadata.name is missing"},
-		{"{kind: Pod, metadata: {name: p}, spec: {containers: [{}], resourceClaims: [{name: c, resourceClaimTemplateName: none}]}}",
-			http.StatusBadRequest, "ResourceClaimTemplate a/none not found"},
+		{
+			"{kind: Pod, metadata: {name: p}, spec: {containers: [{}], resourceClaims: [{name: c, resourceClaimTemplateName: none}]}}",
+			http.StatusBadRequest, "ResourceClaimTemplate a/none not found",
+		},
 		{strings.Repeat("#", maxManifest+1), http.StatusBadRequest, "too large"},
 	} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("POST", "/v1/plan?namespace=a", strings.NewReader(tt.body)))
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/plan?namespace=a", strings.NewReader(tt.body)))
 		if w.Code != tt.code || !strings.Contains(w.Body.String(), tt.words) {
 			t.Errorf("%.100s: %d %s, want %d with %q", tt.body, w.Code, w.Body, tt.code, tt.words)
 		}
