@@ -172,7 +172,8 @@ func kubeflow(b *builder) error {
 			wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: strings.ToLower(name),
 			wellknown.TaskMPI: strings.ToLower(name),
 		}
-		if err := b.make(path, &task.Template, ptr.Deref(task.Replicas, 1), name, wellknown.IndexKubeflow, labels); err != nil {
+		n := ptr.Deref(task.Replicas, 1)
+		if err := b.make(path, &task.Template, n, name, wellknown.IndexKubeflow, labels); err != nil {
 			return err
 		}
 	}
@@ -223,8 +224,8 @@ func volcanoJob(b *builder) error {
 	for i := range spec.Tasks {
 		t := &spec.Tasks[i]
 		name := cmp.Or(t.Name, fmt.Sprint("default", i))
-		template, path := annotate(t.Template, wellknown.VolcanoGroup, b.object.Name), fmt.Sprintf("spec.tasks[%d].template", i)
-		labels := map[string]string{wellknown.TaskVolcano: name}
+		template := annotate(t.Template, wellknown.VolcanoGroup, b.object.Name)
+		path, labels := fmt.Sprintf("spec.tasks[%d].template", i), map[string]string{wellknown.TaskVolcano: name}
 		if err := b.make(path, template, ptr.Deref(t.Replicas, 1), name, wellknown.IndexVolcano, labels); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/manifest"
@@ -160,8 +161,9 @@ func whenText(w *explain.When, now time.Time) string {
 	case w.Never != "":
 		return "\nThey do not fit an empty cluster: " + cli.Printable(w.Never) + "\n"
 	case w.At.IsZero():
-		return fmt.Sprintf("\nWhen is not known: %s with devices %s no expected end (annotation heddle.dev/expected-duration).\n",
-			cli.Count(w.Endless, "running pod"), map[bool]string{true: "has", false: "have"}[w.Endless == 1])
+		return fmt.Sprintf("\nWhen is not known: %s with devices %s no expected end (annotation %s).\n",
+			cli.Count(w.Endless, "running pod"), map[bool]string{true: "has", false: "have"}[w.Endless == 1],
+			wellknown.ExpectedDuration)
 	}
 	text := fmt.Sprintf("\nAbout when: in %s, at %s, after the end of %s, if no other pod gets their room.\n",
 		duration.HumanDuration(w.At.Sub(now)), w.At.UTC().Format(time.RFC3339), strings.Join(w.After, ", "))
