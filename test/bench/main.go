@@ -88,6 +88,7 @@ func parts(stdout io.Writer) []part {
 		{"schedulerperf", func(ctx context.Context, log io.Writer) ([]row, error) { return schedulerPerf(ctx, stdout, log) }},
 		// Its tables are results too.
 		{"queue", func(context.Context, io.Writer) ([]row, error) { return queue(stdout) }},
+		{"plan", func(ctx context.Context, _ io.Writer) ([]row, error) { return forecasts(ctx, stdout) }},
 		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
 	}
 }
