@@ -60,7 +60,7 @@ type When struct {
 	// with devices of the same priority or a higher one.
 	Endless int `json:"endless"`
 	Ahead   int `json:"ahead"`
-	// Never is why the pods do not fit an empty cluster; empty if they do.
+	// Never is why the pods can never fit; empty if they can.
 	Never string `json:"never,omitempty"`
 }
 
@@ -116,7 +116,10 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 	}}
 	placement.OrderPods(u.pods)
 	spec := c.specOf(&p.Answer, u.pods)
-	p.MinMember = cmp.Or(spec.MinMember, len(u.pods))
+	if p.MinMember = cmp.Or(spec.MinMember, len(u.pods)); p.MinMember > len(u.pods) {
+		p.When = &When{Never: fmt.Sprintf("the manifest has %d of the %d pods that the gang needs", len(u.pods), p.MinMember)}
+		return p
+	}
 	ask := func(c *Cluster) (*question, planner.Plan) {
 		q := newQuestion(ctx, c, &p.Answer, &spec, u.pods, now)
 		q.request.Reservations = reserved
@@ -181,6 +184,7 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 	}
 	w.Never = without(func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && holds(p) }).Reason
 	if w.Never != "" {
+		w.Never = "an empty cluster has no room: " + w.Never
 		return w
 	}
 	slices.SortFunc(times, time.Time.Compare)

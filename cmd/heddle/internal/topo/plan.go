@@ -125,7 +125,10 @@ func fitText(fit *explain.Fit, now time.Time) string {
 			continue
 		}
 		fmt.Fprintf(&b, "%s: does not fit now\n", what)
-		b.WriteString(whyRoom(&g.Answer, now) + whenText(g.When, now))
+		if len(g.Asks) > 0 {
+			b.WriteString(whyRoom(&g.Answer, now))
+		}
+		b.WriteString(whenText(g.When, now))
 	}
 	return b.String()
 }
@@ -159,7 +162,7 @@ func whenText(w *explain.When, now time.Time) string {
 	case w == nil:
 		return ""
 	case w.Never != "":
-		return "\nThey do not fit an empty cluster: " + cli.Printable(w.Never) + "\n"
+		return "\nThey never fit: " + cli.Printable(w.Never) + "\n"
 	case w.At.IsZero():
 		return fmt.Sprintf("\nWhen is not known: %s with devices %s no expected end (annotation %s).\n",
 			cli.Count(w.Endless, "running pod"), map[bool]string{true: "has", false: "have"}[w.Endless == 1],

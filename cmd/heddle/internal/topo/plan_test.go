@@ -63,6 +63,13 @@ spec:
   runtimeRef: {name: torch-distributed}
   trainer: {numNodes: 2, resourcesPerNode: {limits: {nvidia.com/gpu: 8}}}
 `, newWhyCluster(2, 0), nil, true},
+		{"pods of a gang are missing", `apiVersion: v1
+kind: Pod
+metadata:
+  name: part-0
+  labels: {pod-group.scheduling.sigs.k8s.io/name: part, pod-group.scheduling.sigs.k8s.io/min-available: "2"}
+spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}
+`, newWhyCluster(2, 0), nil, false},
 		{"an urgent Job", strings.Replace(asked(4, leaf), "    spec:\n", "    spec:\n      priority: 1000\n", 1), newWhyCluster(2, 1), nil, false},
 	} {
 		if tt.change != nil {

@@ -33,6 +33,6 @@ function gang(g) {
 function when(w) {
   let text = `About ${new Date(w.at).toLocaleString()}, after the end of ${w.after?.join(', ')}, if no other pod gets their room.`;
   if (!w.at) text = `When is not known: ${count(w.endless, 'running pod')} with devices and no expected end.`;
-  if (w.never) text = `It does not fit an empty cluster: ${w.never}`;
+  if (w.never) text = `It never fits: ${w.never}`;
   return make('p', { class: 'note' }, text, w.at && w.ahead ? ` ${number(w.ahead)} pods of the same priority or a higher one wait too.` : '');
 }
