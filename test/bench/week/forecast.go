@@ -132,7 +132,8 @@ func (g *gang) pod(rank int) *corev1.Pod {
 }
 
 func (g *gang) manifest() *manifest.Set {
-	set := &manifest.Set{Jobs: []manifest.Job{{Kind: "Pod", Namespace: "ai", Name: fmt.Sprint("gang-", g.id), Pods: g.pods}}}
+	job := manifest.Job{Kind: "Pod", Namespace: "ai", Name: fmt.Sprint("gang-", g.id), Pods: g.pods}
+	set := &manifest.Set{Jobs: []manifest.Job{job}}
 	for rank := range g.pods {
 		set.Pods = append(set.Pods, g.pod(rank))
 	}
@@ -141,8 +142,12 @@ func (g *gang) manifest() *manifest.Set {
 
 // PrintForecasts writes a table.
 func PrintForecasts(w io.Writer, plan Plan, all []Forecast) error {
-	_, err := fmt.Fprintf(w, "heddle plan at the arrival of gangs, for %s, %.0f %% of the GPUs asked for\n%-28s %9s %6s %6s %8s %15s\n",
-		plan.Name, 100*plan.Load, "expected durations", "fits now", "wrong", "later", "unknown", "off, p50 / p90")
+	_, err := fmt.Fprintf(w, "heddle plan at the arrival of gangs, for %s, %.0f %% of the GPUs asked for\n",
+		plan.Name, 100*plan.Load)
+	if err == nil {
+		_, err = fmt.Fprintf(w, "%-28s %9s %6s %6s %8s %15s\n",
+			"expected durations", "fits now", "wrong", "later", "unknown", "off, p50 / p90")
+	}
 	for i := range all {
 		f := &all[i]
 		name := map[float64]string{0: "none", 1: "exact"}[f.Estimate]
