@@ -9,11 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/manifest"
@@ -31,9 +27,6 @@ type Forecast struct {
 	Off     []time.Duration
 }
 
-// epoch is the time of day at which a week begins.
-var epoch = time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // A constant.
-
 // ForecastOf asks about each gang of a week whose number is divisible by every.
 func ForecastOf(ctx context.Context, plan Plan, seed uint64, every int, estimate float64) Forecast {
 	w := &week{cluster: newCluster(plan, seed), policy: &Map{}, running: map[*gang]bool{}}
@@ -42,6 +35,7 @@ func ForecastOf(ctx context.Context, plan Plan, seed uint64, every int, estimate
 	for _, g := range arrivals(rng, w.cluster) {
 		w.push(event{at: g.at, kind: arrival, gang: g})
 	}
+	h, epoch := newHolder(w.cluster), time.Unix(0, 0)
 	f, told := Forecast{Estimate: estimate}, map[*gang]time.Duration{}
 	for len(w.events) > 0 && w.events[0].at <= Horizon {
 		e := w.events[0]
@@ -49,7 +43,7 @@ func ForecastOf(ctx context.Context, plan Plan, seed uint64, every int, estimate
 		w.handle(&e)
 		var said *explain.Fit
 		if e.kind == arrival && e.gang.id%every == 0 {
-			said = explain.FitOf(ctx, w.objects(estimate), e.gang.manifest(), epoch.Add(w.now))
+			said = explain.FitOf(ctx, w.objects(h, estimate), e.gang.manifest(), epoch.Add(w.now))
 		}
 		w.schedule()
 		for g, at := range told {
@@ -79,31 +73,17 @@ func ForecastOf(ctx context.Context, plan Plan, seed uint64, every int, estimate
 }
 
 // objects returns the cluster as the API server and topo-master have it.
-func (w *week) objects(estimate float64) *explain.Cluster {
-	c, out := w.cluster, &explain.Cluster{}
-	for n := range c.free {
-		name := fmt.Sprintf("node-%05d", n)
-		node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		node.Spec.Unschedulable = c.down[n]
-		node.Status.Allocatable = corev1.ResourceList{
-			gpu: *resource.NewQuantity(perNode, resource.DecimalSI), corev1.ResourcePods: resource.MustParse("110"),
-		}
+func (w *week) objects(h *holder, estimate float64) *explain.Cluster {
+	out := &explain.Cluster{Groups: w.cluster.groups}
+	for i, n := range h.nodes {
+		node := *n
+		node.Spec.Unschedulable = w.cluster.down[i]
 		out.Nodes = append(out.Nodes, node)
-		if s := int(c.spine[n]); s == len(out.Groups) {
-			out.Groups = append(out.Groups, v1alpha1.Group{Name: fmt.Sprintf("spine-%03d", s), Kind: "spine"})
-		}
-		spine := &out.Groups[len(out.Groups)-1]
-		leaf := fmt.Sprintf("leaf-%04d", c.leaf[n])
-		if last := len(spine.Child) - 1; last < 0 || spine.Child[last].Name != leaf {
-			spine.Child = append(spine.Child, v1alpha1.Group{Name: leaf, Kind: "leaf"})
-		}
-		in := &spine.Child[len(spine.Child)-1]
-		in.Child = append(in.Child, v1alpha1.Group{Name: name, Kind: v1alpha1.KindNode, Status: v1alpha1.StatusReady})
 	}
 	for g := range w.running {
-		for i, n := range g.nodes {
-			p := g.pod(i)
-			p.Spec.NodeName, p.Status.StartTime = out.Nodes[n].Name, &metav1.Time{Time: epoch.Add(g.began)}
+		for rank, n := range g.nodes {
+			p := g.member(rank, h.nodes[n].Name)
+			p.Status.StartTime = &p.CreationTimestamp
 			if estimate > 0 {
 				lasts := time.Duration(estimate * float64(g.ends-g.began))
 				p.Annotations = map[string]string{wellknown.ExpectedDuration: lasts.String()}
@@ -114,28 +94,17 @@ func (w *week) objects(estimate float64) *explain.Cluster {
 	return out
 }
 
-const gpu = corev1.ResourceName("nvidia.com/gpu")
-
-// pod returns a pod of the gang.
-func (g *gang) pod(rank int) *corev1.Pod {
-	gpus := corev1.ResourceList{gpu: *resource.NewQuantity(int64(g.gpus), resource.DecimalSI)}
-	name := fmt.Sprint("gang-", g.id)
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ai", Name: fmt.Sprint(name, "-", rank), UID: types.UID(fmt.Sprint(name, "-", rank)),
-			Labels: map[string]string{wellknown.GangName: name},
-		},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "main", Resources: corev1.ResourceRequirements{Requests: gpus, Limits: gpus},
-		}}},
-	}
+// member returns a pod that says which gang it is of.
+func (g *gang) member(rank int, node string) *corev1.Pod {
+	p := g.pod(rank, node)
+	p.Labels = map[string]string{wellknown.GangName: fmt.Sprint("gang-", g.id)}
+	return p
 }
 
 func (g *gang) manifest() *manifest.Set {
-	job := manifest.Job{Kind: "Pod", Namespace: "ai", Name: fmt.Sprint("gang-", g.id), Pods: g.pods}
-	set := &manifest.Set{Jobs: []manifest.Job{job}}
+	set := &manifest.Set{Jobs: []manifest.Job{{Kind: "Pod", Name: fmt.Sprint("gang-", g.id), Pods: g.pods}}}
 	for rank := range g.pods {
-		set.Pods = append(set.Pods, g.pod(rank))
+		set.Pods = append(set.Pods, g.member(rank, ""))
 	}
 	return set
 }
