@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,25 +21,24 @@ func TestGangAsPlanned(t *testing.T) {
 	busy.Spec.SchedulerName, busy.Spec.NodeSelector = schedulerName, map[string]string{"kubernetes.io/hostname": names[0]}
 	f.create(t, busy)
 	f.running(t, "busy", 1)
-	job := func(name string) string {
+	gangIn := func(name string) string {
 		file := filepath.Join(t.TempDir(), name+".yaml")
-		text := "apiVersion: batch/v1\nkind: Job\nmetadata: {name: " + name + "}\n" + `spec:
-  parallelism: 2
-  completions: 2
-  completionMode: Indexed
-  template:
-    metadata:
-      annotations:
-        heddle.dev/gang: "2"
-        heddle.dev/gang-required-level: leaf
-        heddle.dev/expected-duration: 90m
-    spec:
-      schedulerName: ` + schedulerName + `
-      restartPolicy: Never
-      containers:
-      - {name: main, image: "busybox:1.37", resources: {limits: {nvidia.com/gpu: 8, cpu: 1}}}
-`
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		var text strings.Builder
+		for rank := range 2 {
+			fmt.Fprintf(&text, `---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %[1]s-%[2]d
+  labels: {pod-group.scheduling.sigs.k8s.io/name: %[1]s, pod-group.scheduling.sigs.k8s.io/min-available: "2"}
+  annotations: {heddle.dev/gang-required-level: leaf, heddle.dev/expected-duration: 90m}
+spec:
+  schedulerName: %[3]s
+  containers:
+  - {name: main, image: "busybox:1.37", resources: {limits: {nvidia.com/gpu: 8, cpu: 1}}}
+`, name, rank, schedulerName)
+		}
+		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return file
@@ -52,7 +52,7 @@ func TestGangAsPlanned(t *testing.T) {
 		}
 		return out
 	}
-	first, second := job("first"), job("second")
+	first, second := gangIn("first"), gangIn("second")
 	out := plan(first, 0)
 	f.kubectl(t, "-n", f.namespace, "apply", "-f", first)
 	f.running(t, "first-", 2)
@@ -64,12 +64,6 @@ func TestGangAsPlanned(t *testing.T) {
 	if out = plan(second, 1); !strings.Contains(out, "About when: in 89m, at ") || !strings.Contains(out, "after the end of "+f.namespace+"/first") {
 		t.Error("it does not say when")
 	}
-	f.kubectl(t, "-n", f.namespace, "delete", "job", "first", "--cascade=foreground")
-	eventually(t, func() string {
-		if on := f.bound(t, "first-"); len(on) > 0 {
-			return "the first gang is on its nodes"
-		}
-		return ""
-	})
+	f.kubectl(t, "-n", f.namespace, "delete", "-f", first)
 	plan(second, 0)
 }
