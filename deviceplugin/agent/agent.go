@@ -208,6 +208,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// statePause collects what containers and claims that start change: a round costs more than a start.
+const statePause = 200 * time.Millisecond
+
 // loop runs a round whenever something changed, and by the clock.
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	a.awaitLabels(ctx)
@@ -215,18 +218,26 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		a.round(ctx, group)
-		select {
-		case <-ctx.Done():
-		case <-a.monitor.Changed():
-		case <-a.Configs.Changed():
-		case <-a.API.Changed():
-		case <-a.state.Changed():
-		case <-a.modes.Changed():
-		case <-a.resources.registered:
-			a.resources.noteRegistrations()
-		case <-a.Release.ClosedChanged():
-		case <-a.driver.tried:
-		case <-ticker.C:
+		var soon <-chan time.Time
+		for waits := true; waits; {
+			waits = false
+			select {
+			case <-ctx.Done():
+			case <-a.monitor.Changed():
+			case <-a.Configs.Changed():
+			case <-a.API.Changed():
+			case <-a.state.Changed():
+				if waits = true; soon == nil {
+					soon = time.After(statePause)
+				}
+			case <-soon:
+			case <-a.modes.Changed():
+			case <-a.resources.registered:
+				a.resources.noteRegistrations()
+			case <-a.Release.ClosedChanged():
+			case <-a.driver.tried:
+			case <-ticker.C:
+			}
 		}
 	}
 	return nil

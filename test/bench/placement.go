@@ -69,8 +69,8 @@ func queue(w io.Writer) ([]row, error) {
 	fmt.Fprintln(w)
 	ours, _ := r[0].Wait(0, 1, 2, 3)
 	least := math.Inf(1)
-	for i := range r[1:] {
-		other, _ := r[1+i].Wait(0, 1, 2, 3)
+	for _, of := range r[1 : len(r)-1] {
+		other, _ := of.Wait(0, 1, 2, 3)
 		least = min(least, other.Hours())
 	}
 	how := "simulated, " + plan.Name

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/test/cluster"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
+	"github.com/heddle-dev/heddle/topo/master/export"
 )
 
 // claimClasses installs the chart's DeviceClasses.
@@ -211,6 +213,67 @@ func TestGangOfOneClaim(t *testing.T) {
 			t.Errorf("a member is on %s, the claim on %v", node, on)
 		}
 	}
+}
+
+// Of 300 pods with one IMEX channel 256 run, as many as Kubernetes lets use a claim, and the others say so. A gang
+// of two more gets no node.
+func TestChannelOfManyPods(t *testing.T) {
+	f := newFleet(t)
+	f.claimClasses(t)
+
+	const cliqueLabel, clique = "nvidia.com/gpu.clique", "a84f3d2b-e94c-4ec2-bc97-30d8a143882d.7"
+	for _, name := range []string{"channel-1", "channel-2"} {
+		f.nodes(t, cluster.SimulatedNode{
+			Name: name, Labels: map[string]string{cliqueLabel: clique}, Capacity: map[string]string{"cpu": "1k", "pods": "500"},
+		})
+	}
+	channels, err := export.Channels([]string{clique}, cliqueLabel)
+	if err != nil || len(channels) != 1 {
+		t.Fatalf("%d pools, %v", len(channels), err)
+	}
+	text, err := json.Marshal(&channels[0])
+	if err == nil {
+		err = f.Apply(t.Context(), string(text))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.kubectlAfter(t, "delete", "resourceslice", channels[0].Metadata.Name) })
+	f.claim(t, "channel", "imex"+claims.ClassSuffix, 1)
+	const pods, most = 300, resourcev1.ResourceClaimReservedForMaxSize
+	for i := range pods {
+		p := sharing(f.pod(fmt.Sprint("many-", i), 0, nil), "channel")
+		p.Spec.SchedulerName = schedulerName
+		f.create(t, p)
+	}
+	rest := map[string]string{}
+	eventually(t, func() string {
+		clear(rest)
+		running := 0
+		for _, p := range f.podsOf(t, "many-") {
+			if p.Spec.NodeName != "" {
+				running++
+			} else if why := whyNot(&p); strings.Contains(why, "256") {
+				rest[p.Name] = why
+			}
+		}
+		if running != most || len(rest) != pods-most {
+			return fmt.Sprintf("%d pods have a node, and %d say why not", running, len(rest))
+		}
+		return ""
+	})
+	const want = "would be used by more than 256 pods"
+	for name, why := range rest {
+		t.Log(why)
+		if out, _ := f.laptop(t).run(t, "why", "-n", f.namespace, name); !strings.Contains(out, want) {
+			t.Errorf("heddle why %s: %s", name, out)
+		}
+		break
+	}
+	for i := range 2 {
+		f.create(t, sharing(f.member("gang", i, 2, 0, nil), "channel"))
+	}
+	t.Log(f.rejected(t, "gang", 2, want))
 }
 
 // The example runs in one leaf group. Kubernetes' own scheduler gives the same claims GPUs in any.

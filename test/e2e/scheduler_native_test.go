@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/api/claims"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/cluster"
 )
 
@@ -98,6 +99,87 @@ func TestNativePodGroups(t *testing.T) {
 	f.running(t, "more", 2)
 	if n := len(f.podsOf(t, "three")); n != 1 {
 		t.Errorf("three has %d pods", n)
+	}
+}
+
+// TestCompositePodGroup places the PodGroups of a composite on one spine by the map's labels, each in one leaf.
+func TestCompositePodGroup(t *testing.T) {
+	f := idleFleet(t, ownBed(t, cluster.Options{
+		Name: "e2e-composite",
+		FeatureGates: map[string]bool{
+			"GenericWorkload": true, "TopologyAwareWorkloadScheduling": true, "CompositePodGroup": true,
+		},
+		APIServerArgs: []string{"--runtime-config=scheduling.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha3=true"},
+	}), "gpuScheduler.genericWorkload=true", "gpuScheduler.map.address=")
+	f.flags = append(f.flags, "--feature-gates=CompositePodGroup=true")
+	const leafLabel, spineLabel = wellknown.TopologyPrefix + "leaf", wellknown.TopologyPrefix + "spine"
+	leaf, spine := map[string]string{}, map[string]string{}
+	for i := range 6 { // Spine 0 has one leaf, spine 1 two.
+		n := withGPUs(fmt.Sprint("composite-", i), 8, nil)
+		leaf[n.Name], spine[n.Name] = fmt.Sprint("leaf-", i/2), fmt.Sprint("spine-", min(i/2, 1))
+		n.Labels = map[string]string{leafLabel: leaf[n.Name], spineLabel: spine[n.Name]}
+		f.nodes(t, n)
+	}
+	f.start(t)
+	for _, tt := range []struct{ name, label, rejected string }{
+		{"x", spineLabel, ""},
+		{"y", spineLabel, "rejected by podgroup y: " + spineLabel + " spine-"},
+		{"z", "example.com/none", "rejected by podgroup z: no node has the label example.com/none"},
+	} {
+		objects := []map[string]any{{
+			"apiVersion": "scheduling.k8s.io/v1alpha3", "kind": "CompositePodGroup",
+			"metadata": map[string]any{"name": tt.name, "namespace": f.namespace},
+			"spec": map[string]any{
+				"workloadRef":           map[string]any{"workloadName": tt.name, "templateName": "all"},
+				"schedulingPolicy":      map[string]any{"gang": map[string]any{"minGroupCount": 2}},
+				"schedulingConstraints": map[string]any{"topology": []any{map[string]any{"key": tt.label}}},
+			},
+		}}
+		for _, child := range []string{"a", "b"} {
+			objects = append(objects, map[string]any{
+				"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
+				"metadata": map[string]any{"name": tt.name + "-" + child, "namespace": f.namespace},
+				"spec": map[string]any{
+					"parentCompositePodGroupName": tt.name,
+					"workloadRef":                 map[string]any{"workloadName": tt.name, "templateName": child},
+					"schedulingPolicy":            map[string]any{"gang": map[string]any{"minCount": 2}},
+					"schedulingConstraints":       map[string]any{"topology": []any{map[string]any{"key": leafLabel}}},
+				},
+			})
+		}
+		for _, o := range objects {
+			text, err := json.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Apply(t.Context(), string(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, child := range []string{"a", "b"} {
+			for i := range 2 {
+				group := tt.name + "-" + child
+				p := f.pod(fmt.Sprintf("%s-%d", group, i), 8, nil)
+				p.Spec.SchedulerName, p.Spec.SchedulingGroup = schedulerName, &corev1.PodSchedulingGroup{PodGroupName: &group}
+				f.create(t, p)
+			}
+		}
+		if tt.rejected != "" {
+			t.Log(f.rejected(t, tt.name, 4, tt.rejected))
+			continue
+		}
+		in := map[string]bool{}
+		for node := range f.running(t, tt.name, 4) {
+			in[spine[node]] = true
+		}
+		for _, child := range []string{"a", "b"} {
+			for node := range f.running(t, tt.name+"-"+child, 2) {
+				in[child+" "+leaf[node]] = true
+			}
+		}
+		if len(in) != 3 {
+			t.Errorf("%s is in %v", tt.name, in)
+		}
 	}
 }
 

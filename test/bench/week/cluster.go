@@ -46,6 +46,8 @@ func Racks() Plan {
 type cluster struct {
 	plan Plan
 	tree *placement.Tree
+	// groups are what the tree is made from.
+	groups []v1alpha1.Group
 	// free are the free GPUs of each node.
 	free []int32
 	down []bool
@@ -90,7 +92,7 @@ func newCluster(plan Plan, seed uint64) *cluster {
 	if err != nil {
 		panic(err) // The names above are all different.
 	}
-	c.tree = tree
+	c.tree, c.groups = tree, groups
 	return c
 }
 

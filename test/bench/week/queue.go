@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Discipline decides which waiting gangs start. The zero value is heddle's: of all that fit the oldest first.
+// Discipline decides which waiting gangs start. The zero value starts of all that fit the oldest first.
 type Discipline struct {
 	Name string
 	// Strict starts no gang before an older one.
@@ -18,17 +18,19 @@ type Discipline struct {
 	// have them, once they have waited for After. A gang starts before these only if that delays none of them.
 	Reserve int
 	After   time.Duration
+	// Hold is the time after which heddle reserves nodes for the first gang that waits; 0 for never.
+	Hold time.Duration
 	// Estimate is the duration that the queue knows of a gang over the true one; 0 if it knows none.
 	Estimate float64
 }
 
-// Disciplines are heddle's, that of a plain queue, and backfill by its published rules: EASY reserves for the first
-// gang that waits, conservative backfill for all; Slurm's sched/backfill reserves for as many as it tests. Users' time
-// limits are a few times the durations.
+// Disciplines are heddle's, at last without its reservation, the order of a plain queue, and backfill by its published
+// rules: EASY reserves for the first gang that waits, conservative backfill for all; Slurm's sched/backfill reserves
+// for as many as it tests. Users' time limits are a few times the durations.
 func Disciplines() []Discipline {
 	const all = math.MaxInt
 	return []Discipline{
-		{Name: "heddle"},
+		{Name: "heddle", Hold: 12 * time.Hour},
 		{Name: "first in, first out", Strict: true},
 		{Name: "EASY, exact durations", Reserve: 1, Estimate: 1},
 		{Name: "EASY, limits of 3 times", Reserve: 1, Estimate: 3},
@@ -38,7 +40,7 @@ func Disciplines() []Discipline {
 		{Name: "conservative, no durations", Reserve: all},
 		{Name: "first gang after 1 h, 3 times", Reserve: 1, After: time.Hour, Estimate: 3},
 		{Name: "first gang after 1 h, no durations", Reserve: 1, After: time.Hour},
-		{Name: "first gang after 12 h, no durations", Reserve: 1, After: 12 * time.Hour},
+		{Name: "heddle, nothing reserved"},
 	}
 }
 

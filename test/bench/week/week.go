@@ -63,6 +63,8 @@ type week struct {
 	waiting []*gang
 	running map[*gang]bool
 	measure measure
+	// holder is nil unless the discipline reserves as heddle does.
+	holder *holder
 }
 
 // Run simulates a week on a cluster. The trace follows from the cluster and the
@@ -72,6 +74,9 @@ func Run(plan Plan, policy Policy, seed uint64) Result { return run(plan, policy
 func run(plan Plan, policy Policy, discipline Discipline, seed uint64) Result {
 	w := &week{cluster: newCluster(plan, seed), policy: policy, discipline: discipline, running: map[*gang]bool{}}
 	policy.Start(w.cluster, seed)
+	if discipline.Hold > 0 {
+		w.holder = newHolder(w.cluster)
+	}
 	rng := rand.New(rand.NewPCG(seed, 100))
 	for _, g := range arrivals(rng, w.cluster) {
 		w.push(event{at: g.at, kind: arrival, gang: g})
@@ -162,11 +167,12 @@ func (w *week) schedule() {
 	if d.Reserve > 0 && len(w.waiting) > 0 {
 		p = newProfile(w)
 	}
+	var held []int32
 	left := w.waiting[:0]
 	for _, g := range w.waiting {
 		lasts := d.known(g.duration)
 		if !d.Strict || len(left) == 0 {
-			nodes := w.policy.Place(w.cluster, &Ask{Pods: g.pods, GPUs: g.gpus})
+			nodes := w.placeBeside(held, g)
 			if nodes != nil && (p == nil || p.start(nodes, lasts)) {
 				w.start(g, nodes, g.duration, possible(w.cluster, g))
 				continue
@@ -177,9 +183,24 @@ func (w *week) schedule() {
 			p.reserve(g.pods, lasts)
 			reserved++
 		}
+		if w.holder != nil && held == nil && w.now-g.since >= d.Hold {
+			held = w.holder.hold(w, g)
+		}
 	}
 	clear(w.waiting[len(left):])
 	w.waiting = left
+}
+
+// placeBeside finds nodes for a gang beside GPUs that are reserved.
+func (w *week) placeBeside(held []int32, g *gang) []int32 {
+	c := *w.cluster
+	if held != nil {
+		c.free = slices.Clone(c.free)
+		for n, gpus := range held {
+			c.free[n] = max(0, c.free[n]-gpus)
+		}
+	}
+	return w.policy.Place(&c, &Ask{Pods: g.pods, GPUs: g.gpus})
 }
 
 // start lets a gang run; then is the fewest groups that have room for it, 0 if

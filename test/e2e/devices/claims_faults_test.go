@@ -3,8 +3,11 @@
 package devices
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/claims"
@@ -294,4 +298,66 @@ func TestClaimsWithTopologyManager(t *testing.T) {
 	if gpus, _ := given(t, r.report(t, "claims", "app")); len(gpus) != 6 {
 		t.Errorf("GPUs %v", gpus)
 	}
+}
+
+// Where an enforcer limits each container alone, a share by a claim goes to one container at a time: another one does
+// not start, with the reason in its status, and does once the first has ended.
+func TestClaimsShareAlone(t *testing.T) {
+	r := claimsRig(t)
+	r.mps(t)
+	share := exactly("share", "sgpu.heddle.dev", 1)
+	share.Exactly.Capacity = &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
+		claims.CapacityVCore: resource.MustParse("30"), claims.CapacityVMemory: resource.MustParse("24Gi"),
+	}}
+	r.claim(t, "alone", share)
+	r.run(t, r.claimant("first", "alone"))
+	if env := r.report(t, "first", "app").Env; env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] != "30" {
+		t.Errorf("the container's variables are %v", env)
+	}
+	r.create(t, r.claimant("second", "alone"))
+	r.waitPod(t, "second", func(p *corev1.Pod) string {
+		s := status(p, "app")
+		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {
+			if state.Waiting != nil && strings.Contains(state.Waiting.Message, "another container has the share") ||
+				state.Terminated != nil && strings.Contains(state.Terminated.Message, "another container has the share") {
+				return ""
+			}
+		}
+		return "its container is " + inShort(p)
+	})
+	r.remove(t, "first")
+	r.waitReady(t, "second")
+}
+
+// mps runs the keeper of MPS daemons on the node with a stand-in for NVIDIA's program, which limits the shares of claims.
+func (r *rig) mps(t *testing.T) {
+	t.Helper()
+	stand := filepath.Join(r.dir, "mpscontrol")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", stand, "github.com/heddle-dev/heddle/test/mpscontrol")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build of the stand-in: %v\n%s", err, out)
+	}
+	// Both look for the program in /opt/bin, among others.
+	under := []string{"unshare", "--mount", "sh", "-ec", "mount -t tmpfs none /opt; mkdir /opt/bin; " +
+		"cp " + stand + " /opt/bin/nvidia-cuda-mps-control; exec \"$@\"", "sh"}
+	keeper := r.another(t, r.plugin.binary, "mps", "--state-dir", r.stateDir())
+	keeper.under = under
+	was := *r.plugin
+	again := func(ctx context.Context) {
+		if err := errors.Join(r.plugin.stop(ctx), r.plugin.start(ctx)); err != nil {
+			t.Error(err)
+		}
+	}
+	r.plugin.under, r.plugin.extra = under, append(slices.Clone(was.extra), "--mps")
+	again(r.ctx(t))
+	t.Cleanup(func() {
+		r.plugin.under, r.plugin.extra = was.under, was.extra
+		again(context.WithoutCancel(t.Context()))
+	})
+	if err := keeper.start(r.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.configure(t, claimedGPUs+"sgpu: {enforce: {memory: mps, compute: mps}}\n")
+	t.Cleanup(func() { r.configure(t, claimedGPUs) })
 }

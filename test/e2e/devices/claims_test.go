@@ -285,6 +285,18 @@ func TestClaimsOfBadInput(t *testing.T) {
 		r.create(t, r.claimant(pod, pod))
 		r.waitEvent(t, pod, "FailedScheduling", "cannot allocate all claims")
 	}
+	// Kubernetes rounds up to the least amount.
+	least := exactly("share", "sgpu.heddle.dev", 1)
+	least.Exactly.Capacity = &resourcev1.CapacityRequirements{Requests: map[resourcev1.QualifiedName]resource.Quantity{
+		claims.CapacityVCore: resource.MustParse("0"), claims.CapacityVMemory: resource.MustParse("1Gi"),
+	}}
+	r.claim(t, "least", least)
+	r.run(t, r.claimant("least", "least"))
+	told := r.report(t, "least", "app").Devices
+	if !strings.Contains(told, `"vcore": 1,`) || !strings.Contains(told, `"memoryMiB": 1024`) {
+		t.Errorf("the container is told of %s", told)
+	}
+	r.remove(t, "least")
 	c := &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "typo", Namespace: namespace},
 		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{

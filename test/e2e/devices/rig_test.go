@@ -180,7 +180,7 @@ func upRig(ctx context.Context, o options) (*rig, error) {
 	if err != nil {
 		return r, err
 	}
-	if r.dir, err = os.MkdirTemp("", "heddle-devices-"+o.name+"-"); err != nil {
+	if r.dir, err = os.MkdirTemp("", "heddle-"+o.name+"-"); err != nil {
 		return r, err
 	}
 	if err := r.layOut(o); err != nil {

@@ -38,6 +38,9 @@ func (s *soak) churn(ctx context.Context, random *rand.Rand, n int) {
 		if random.IntN(4) == 0 {
 			p = s.pod(name, box{more: share(5+random.IntN(30), 2)}, box{name: "before", more: share(10, 2), args: []string{"once"}})
 		}
+		if random.IntN(5) == 0 {
+			p = s.sharer(name)
+		}
 		if random.IntN(2) == 0 {
 			p.Spec.SchedulerName = schedulerDaemon
 		}
@@ -176,6 +179,7 @@ func (s *soak) gone(t *testing.T) {
 	s.remove(t, names...)
 	s.run(t, tolerating(s.pod("last", box{hcas: 1})))
 	s.nothingLeft(t)
+	s.claimLeft(t)
 }
 
 // waitAllDecided waits until every pod is decided or gone.
@@ -239,18 +243,32 @@ func (s *soak) truthful(t *testing.T) map[string]string {
 				if diff := cmp.Diff(uuids, saw.GPUs); diff != "" {
 					t.Errorf("%s/%s: GPUs (-annotation +can open):\n%s", name, c.Name, diff)
 				}
-				now := status(p, c.Name)
 				mu.Lock()
 				defer mu.Unlock()
-				found[key(name, c.Name)] = fmt.Sprintf("%s, restarts %d, GPUs %v, HCAs %v", now.ContainerID, now.RestartCount, saw.GPUs, saw.HCAs)
+				found[key(name, c.Name)] = start(p, c.Name, saw)
 			})
 		}
 	}
 	all.Wait()
-	if len(found) == 0 {
+	p, err := s.client.CoreV1().Pods(namespace).Get(t.Context(), claimAnchor, metav1.GetOptions{})
+	var saw *seen
+	if err == nil {
+		saw, err = s.look(t.Context(), claimAnchor, "app", m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found[key(claimAnchor, "app")] = start(p, "app", saw)
+	if len(consumers) == 0 {
 		t.Error("no pod runs")
 	}
 	return found
+}
+
+// start tells one start of a container, and what it can open, from another.
+func start(p *corev1.Pod, container string, saw *seen) string {
+	now := status(p, container)
+	return fmt.Sprintf("%s, restarts %d, GPUs %v, HCAs %v", now.ContainerID, now.RestartCount, saw.GPUs, saw.HCAs)
 }
 
 // look has a running container look again. A kubelet that has just started does not know its pods yet.

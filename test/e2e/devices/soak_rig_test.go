@@ -50,11 +50,11 @@ const schedulerDaemon = "heddle-scheduler"
 // soakState is how large the state directory of a soak is.
 const soakState = "16m"
 
-// soakConfig takes labels back that others write, and has a taint and a place in the fabric.
+// soakConfig takes labels back that others write, and has a taint, a place in the fabric, and a GPU for claims.
 const soakConfig = sharedGPUs + `usage: training
 labelConflict: force
 topology: {staticFile: %q}
-`
+` + oneClaimed
 
 func newSoak(t *testing.T) *soak {
 	t.Helper()
@@ -100,7 +100,8 @@ func newSoak(t *testing.T) *soak {
 		})
 	}
 	s.serving(t)
-	s.waitShares(t, allSlots, allCores, allGiB)
+	s.waitShares(t, soakSlots, soakCores, soakGiB)
+	s.waitClaimable(t, 1)
 	return s
 }
 
@@ -117,7 +118,7 @@ func (s *soak) programs(t *testing.T) {
 	}
 	s.topologyCRD(t)
 	api := []string{"--kubeconfig", s.gateway.kubeconfig}
-	if err := s.Apply(t.Context(), claimClasses()); err != nil {
+	if err := s.Apply(t.Context(), claimClasses()+shareTemplate); err != nil {
 		t.Fatal(err)
 	}
 	s.plugin.extra = append(slices.Clone(api), "--claims-dir", "/var/lib/kubelet/plugins/"+claims.Driver)
@@ -168,7 +169,7 @@ func (s *soak) begin(t *testing.T) {
 		s.pod("anchor-2", box{more: shares(2, 30, 8)}),
 		besides(s.pod("anchor-3", box{more: share(20, 4)}), box{name: "side", more: share(40, 4)}),
 	}
-	for _, p := range anchors {
+	for _, p := range append(anchors, s.sharer(claimAnchor)) {
 		s.run(t, tolerating(p))
 	}
 	s.running = s.truthful(t)

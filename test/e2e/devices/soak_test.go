@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/allocation"
+	account "github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
 const (
@@ -143,6 +144,7 @@ func (s *soak) step(t *testing.T, fault soakFault, random *rand.Rand, quiet bool
 	if quiet {
 		s.waitAllDecided(t)
 		s.count(t)
+		eventually(t, func() string { return s.claimsLeft(t) })
 	}
 	if err := s.problem.Load(); err != nil && fault.except != noAnswers {
 		t.Errorf("the API server, which nothing was done to: %v", *err)
@@ -222,7 +224,8 @@ func (s *soak) shared(t *testing.T) string {
 	t.Helper()
 	pods := s.list(t)
 	given := map[string]map[string]allocation.Sharing{}
-	for _, b := range s.account(t).Bindings {
+	report := s.account(t)
+	for _, b := range report.Bindings {
 		if given[b.Pod] == nil {
 			given[b.Pod] = map[string]allocation.Sharing{}
 		}
@@ -239,7 +242,7 @@ func (s *soak) shared(t *testing.T) string {
 		}
 		bound, err := boundTo(p)
 		if err != nil {
-			return fmt.Sprintf("%s runs: %v", p.Name, err)
+			return fmt.Sprintf("%s, UID %s, runs: %v; the plugin reports %+v", p.Name, p.UID, err, bindingsOf(report, p.Name))
 		}
 		for _, c := range p.Spec.Containers {
 			if diff := cmp.Diff(byGPU(given[p.Name][c.Name].Shares), byGPU(bound.Containers[c.Name].Shares)); diff != "" {
@@ -253,10 +256,21 @@ func (s *soak) shared(t *testing.T) string {
 	return strings.Join(append(s.overcommitted(t, sum), s.overcommitted(t, published)...), "\n")
 }
 
+// bindingsOf returns what the plugin reports of a pod.
+func bindingsOf(r *account.Report, pod string) (all []account.Binding) {
+	for _, b := range r.Bindings {
+		if b.Pod == pod {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
 // invariants hold after every step.
 func (s *soak) invariants(t *testing.T) {
 	t.Helper()
 	eventually(t, func() string { return s.shared(t) })
+	s.oneHolder(t)
 	after := s.truthful(t)
 	for k := range after {
 		s.looked[k] = true

@@ -232,11 +232,14 @@ func TestBadClaims(t *testing.T) {
 	m := newManager("a")
 	n := m.read(t, New(t.Context()))
 	m.claim("going", request(claims.ClassGPU, 1, nil)).DeletionTimestamp = &metav1.Time{}
+	full := m.claim("full", request(claims.ClassGPU, 1, nil))
+	full.Status.ReservedFor = make([]resourceapi.ResourceClaimConsumerReference, 256)
 	for want, pod := range map[string]*corev1.Pod{
-		`claim "devices": pod "ai/p": ResourceClaim not created yet`:             m.pod("p", "none"),
-		`claim "devices": resourceclaims.resource.k8s.io "gone" not found`:       sharing("p", "gone"),
-		`claim "devices": ResourceClaim going is being deleted`:                  sharing("p", "going"),
-		"ResourceClaim p-devices, request r: DeviceClass nothing does not exist": m.pod("p", "", request("nothing", 1, nil)),
+		`claim "devices": pod "ai/p": ResourceClaim not created yet`:              m.pod("p", "none"),
+		`claim "devices": resourceclaims.resource.k8s.io "gone" not found`:        sharing("p", "gone"),
+		`claim "devices": ResourceClaim going is being deleted`:                   sharing("p", "going"),
+		`claim "devices": ResourceClaim full would be used by more than 256 pods`: sharing("p", "full"),
+		"ResourceClaim p-devices, request r: DeviceClass nothing does not exist":  m.pod("p", "", request("nothing", 1, nil)),
 	} {
 		if _, err := n.Demands(m, []*corev1.Pod{pod}, []bool{false}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

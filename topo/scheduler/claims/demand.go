@@ -111,6 +111,9 @@ func (r *reader) learn(pod *corev1.Pod, ref *corev1.PodResourceClaim) {
 	}
 }
 
+// mostPods is how many pods may use a claim at once.
+const mostPods = resourceapi.ResourceClaimReservedForMaxSize
+
 // claim returns the claim that a pod refers to, without requests if the pod does without.
 func (r *reader) claim(pod *corev1.Pod, ref *corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
 	name, _, err := resourceclaim.Name(pod, ref)
@@ -129,6 +132,10 @@ func (r *reader) claim(pod *corev1.Pod, ref *corev1.PodResourceClaim) (*resource
 		return nil, fmt.Errorf("claim %q: %w", ref.Name, err)
 	case claim.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("claim %q: ResourceClaim %s is being deleted", ref.Name, claim.Name)
+	case r.users[claim.UID] > mostPods,
+		len(claim.Status.ReservedFor) >= mostPods && !resourceclaim.IsReservedForPod(pod, claim, true):
+		return nil, fmt.Errorf("claim %q: ResourceClaim %s would be used by more than %d pods, the most that "+
+			"Kubernetes allows; create a claim for every %[3]d pods", ref.Name, claim.Name, mostPods)
 	}
 	return claim, nil
 }

@@ -181,6 +181,7 @@ func (c *Controller) publish(now time.Time) {
 	}
 	states := map[gang.Phase]int{}
 	var rejected []gangcache.Gang
+	m.Held.Reset()
 	for _, g := range c.Cache.Gangs() {
 		if c.foreign(&g) {
 			continue
@@ -188,6 +189,9 @@ func (c *Controller) publish(now time.Time) {
 		states[c.stateOf(&g).Phase]++
 		if !g.RejectedSince.IsZero() {
 			rejected = append(rejected, g)
+		}
+		if g.Held > 0 {
+			m.Held.WithLabelValues(g.Key.Namespace, g.Key.Name).Set(float64(g.Held))
 		}
 	}
 	for _, phase := range gang.Phases() {

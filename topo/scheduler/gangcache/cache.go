@@ -35,6 +35,8 @@ type Options struct {
 	Ignored []corev1.ResourceName
 	// Native leaves pods of native PodGroups (scheduling.k8s.io) to Kubernetes.
 	Native bool
+	// HoldAfter is the time after which nodes are reserved for the first gang of the queue that waits; 0 for never.
+	HoldAfter time.Duration
 	// GPUs reads the device selectors of pods.
 	GPUs    *sgpu.Scheduler
 	Metrics *Metrics
@@ -73,9 +75,11 @@ type Cache struct {
 	members map[types.UID]*member
 	// blocked are pods of no gang that reservations kept off a node.
 	blocked map[types.UID]*corev1.Pod
-	// reservations are replaced, never changed: scheduling cycles read them without the lock.
-	reservations planner.Reservations
-	effects      Effects
+	// reservations are of plans, withHold has those of held as well. They are replaced, never changed: scheduling
+	// cycles read them without the lock.
+	reservations, withHold planner.Reservations
+	held                   *hold
+	effects                Effects
 }
 
 // New returns an empty cache.
@@ -165,6 +169,17 @@ func (c *Cache) Reservations() planner.Reservations {
 	return c.reservations
 }
 
+// ReservationsFor returns what a pod must leave free: for members of the gang that nodes are kept for, of gangs that
+// run with fewer members than they need, and with a node by a plan, only what plans reserve.
+func (c *Cache) ReservationsFor(pod *corev1.Pod) planner.Reservations {
+	m := c.lock(pod)
+	defer c.mu.Unlock()
+	if m != nil && (m.onItsWay() || c.holds(m.gang) || c.inPart(m.gang)) {
+		return c.reservations
+	}
+	return c.withHold
+}
+
 // QueueKey is the place of a pod in the scheduler's queue. All pods of a gang have the same.
 type QueueKey struct {
 	Priority int32
@@ -184,7 +199,7 @@ func (c *Cache) QueueKey(pod *corev1.Pod) QueueKey {
 	m := c.lock(pod)
 	defer c.unlock()
 	if m != nil {
-		return QueueKey{Priority: m.priority(), Created: m.gang.created, Name: m.gang.key.String()}
+		return m.gang.queueKey(m.priority())
 	}
 	return QueueKey{Priority: schedulehelpers.PodPriority(pod), Created: pod.CreationTimestamp.Time}
 }
@@ -204,6 +219,8 @@ type Gang struct {
 	Timeout time.Duration
 	// RejectedSince is zero for a gang that is not rejected or waits for pods.
 	RejectedSince time.Time
+	// Held is the number of nodes that are reserved for the gang, since it has waited for HoldAfter.
+	Held int
 }
 
 // Gangs returns all gangs that have pods.
@@ -225,6 +242,9 @@ func (c *Cache) Gangs() []Gang {
 		}
 		if c.incomplete(g) == "" {
 			out.RejectedSince = g.rejected.since
+		}
+		if c.held != nil && c.held.gangs[0] == g {
+			out.Held = len(c.held.reservations)
 		}
 		all = append(all, out)
 	}

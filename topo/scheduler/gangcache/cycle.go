@@ -140,6 +140,7 @@ func (c *Cache) commit(unit []planner.Gang, tried *corev1.Pod, plan *planner.Pla
 	for i := range plan.Places {
 		g := c.byKey[unit[i].Key]
 		again := g.place(unit[i].Members, &plan.Places[i], p)
+		c.endHold(g)
 		if g.rejected.reason != "" {
 			// Events during the leader's cycle woke none of the others, and may be missing in
 			// the plan.
@@ -203,7 +204,7 @@ func (c *Cache) conclude(m *member, reason string) string {
 		return "other members of the gang come first, and no more fit"
 	}
 	_, avoided := c.Backoffs.Avoided(g.key)
-	reason += avoided
+	reason += avoided + c.heldFor(m)
 	if !g.satisfied() {
 		if n := g.spec.MinMember; n > 0 && !g.deadline.IsZero() && g.count(planned) >= n {
 			return reason // The others have their nodes, and one more member does not fit.

@@ -35,6 +35,7 @@ func (c *Cache) Expire(waiting []types.UID) {
 		}
 	}
 	now := time.Now()
+	c.expireHold(now)
 	c.retry(c.Backoffs.end(func(_ string, until time.Time) bool { return now.After(until) })...)
 	for _, g := range c.byKey {
 		if g.overdue(now) {

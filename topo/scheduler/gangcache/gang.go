@@ -47,8 +47,9 @@ type gangInfo struct {
 	// unless pods must leave first.
 	deadline   time.Time
 	preemption *preemption
-	// activated is the time of the last activation of planned members.
-	activated time.Time
+	// activated is the time of the last activation of planned members, or of the leader for a hold. holdAgain is the
+	// time from which nodes may be searched for a hold again.
+	activated, holdAgain time.Time
 
 	rejected rejection
 

@@ -17,7 +17,7 @@ type Metrics struct {
 	Plans *prometheus.HistogramVec
 	// Gauges are vectors, since a vector without a value is absent: a waiting replica has no gauges
 	// of gangs and GPUs.
-	Gangs, Rejected, TreeAge, TreeFresh, FreeGPUs, WholeGPUs, LargestGang *prometheus.GaugeVec
+	Gangs, Rejected, Held, TreeAge, TreeFresh, FreeGPUs, WholeGPUs, LargestGang *prometheus.GaugeVec
 }
 
 // NewMetrics returns metrics without values.
@@ -60,6 +60,8 @@ func NewMetrics() *Metrics {
 		Gangs: gauge("gangs", "Gangs of this scheduler's pods, by state.", "state"),
 		Rejected: gauge("gang_rejected_seconds",
 			"Time for which a complete gang has been rejected; the ten longest.", "namespace", "podgroup"),
+		Held: gauge("gang_reserved_nodes",
+			"Nodes reserved for a gang that has waited for the argument reserveAfter.", "namespace", "podgroup"),
 		TreeAge: gauge("map_age_seconds", "Time since topo-master confirmed the topology tree."),
 		TreeFresh: gauge("map_fresh",
 			"1 if gangs are placed by the topology tree, 0 if it is too old or missing; absent if none is configured."),

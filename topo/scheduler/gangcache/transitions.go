@@ -3,7 +3,9 @@ package gangcache
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,6 +93,7 @@ func (c *Cache) remove(m *member) {
 // changed releases the nodes of a gang that is no longer complete, and tries the gang again.
 func (c *Cache) changed(g *gangInfo) {
 	c.retry(g.key)
+	c.endHold(g)
 	if g.deadline.IsZero() {
 		return
 	}
@@ -143,6 +146,10 @@ func (c *Cache) renew() {
 		if !some {
 			g.deadline = time.Time{}
 		}
+	}
+	c.withHold = maps.Clone(c.reservations)
+	for node, held := range c.heldNodes() {
+		c.withHold[node] = slices.Concat(c.withHold[node], held)
 	}
 }
 

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"maps"
 	"math"
@@ -48,6 +49,8 @@ type Reservation struct {
 	Amounts  Amounts
 	// Claims are the pod's, nil without any.
 	Claims *claims.Demand
+	// Waiting is the pod's gang if the node is kept until it has room, nil for a pod of a plan.
+	Waiting *Waiting
 }
 
 // Reservations are by node. They are not changed once made.
@@ -94,6 +97,8 @@ type Free struct {
 	reserved, gone Amounts
 	// claims has the demands of the reservations.
 	claims []*claims.Demand
+	// Waiting is the gang that the node is kept for; nil for none.
+	Waiting *Waiting
 }
 
 // Free returns the free resources of a node. Reservations for pods that are on the node already,
@@ -109,6 +114,7 @@ func (q *Query) Free(n *Node) Free {
 			f.reserved = Amounts{}
 		}
 		f.reserved.Add(r.Amounts, 1)
+		f.Waiting = cmp.Or(f.Waiting, r.Waiting)
 		if r.Claims != nil {
 			f.claims = append(f.claims, r.Claims)
 		}
@@ -131,7 +137,11 @@ func (f *Free) Count(c *Class) int32 {
 	if c.exclusive {
 		n = min(n, 1)
 	}
-	if c.Claims != nil && n > 0 {
+	switch {
+	case c.Claims == nil || n <= 0:
+	case f.Waiting != nil:
+		n = 0 // Its devices are the same, whatever they are requested by.
+	default:
 		n = f.node.Claims.Room(f.node.Node, c.Claims, f.claims, n)
 	}
 	return int32(max(0, n))

@@ -113,18 +113,22 @@ func (v *victim) add(node string, pod *corev1.Pod, budgets []budget) {
 	v.pods = append(v.pods, pod)
 	add(v.gone, node, pod)
 	v.priority = max(v.priority, schedulehelpers.PodPriority(pod))
-	started := pod.CreationTimestamp.Time
-	if pod.Status.StartTime != nil {
-		started = pod.Status.StartTime.Time
-	}
-	if v.since.IsZero() || started.Before(v.since) {
-		v.since = started
+	if since := started(pod); v.since.IsZero() || since.Before(v.since) {
+		v.since = since
 	}
 	for i := range budgets {
 		if budgets[i].counts(pod) {
 			v.budgets = append(v.budgets, i)
 		}
 	}
+}
+
+// started returns when the kubelet took a pod, or when it was created.
+func started(pod *corev1.Pod) time.Time {
+	if pod.Status.StartTime != nil {
+		return pod.Status.StartTime.Time
+	}
+	return pod.CreationTimestamp.Time
 }
 
 // pods returns the pods of a set.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,6 +57,8 @@ type Args struct {
 	// PodGroups creates a PodGroup object of scheduling.x-k8s.io for each gang that
 	// labels describe.
 	PodGroups bool `json:"podGroups"`
+	// ReserveAfter is the time after which nodes are reserved for the first gang of the queue that waits; 0 for never.
+	ReserveAfter metav1.Duration `json:"reserveAfter"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware sgpu.Weights `json:"gpuAware"`
 }
@@ -70,6 +73,7 @@ func readArgs(object runtime.Object) (Args, error) {
 		GPUAware: sgpu.Weights{Weight: 1, LossWeight: 1}, Placement: config.PlacementBinpack,
 		Defaults: config.DefaultShare(),
 	}
+	args.ReserveAfter.Duration = 12 * time.Hour
 	args.Interval.Duration, args.MaxAge.Duration = topologyclient.DefaultInterval, topologyclient.DefaultMaxAge
 	if unknown, ok := object.(*runtime.Unknown); ok && unknown != nil && len(unknown.Raw) > 0 {
 		decoder := json.NewDecoder(bytes.NewReader(unknown.Raw))
@@ -113,6 +117,7 @@ func (a *Args) check() error {
 		"interval, maxAge: not positive, or maxAge is shorter than interval")
 	fault(a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place,
 		"withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place)
+	fault(a.ReserveAfter.Duration < 0, "reserveAfter: %v is negative", a.ReserveAfter.Duration)
 	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
 		fault(w < 0 || w > sgpu.MaxWeight, "gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight)
 	}

@@ -87,7 +87,7 @@ func (p *Plugin) PreFilter(
 			// No victims would make room for the whole gang.
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, c.Rejection)
 		}
-		c.Reservations = p.cache.Reservations()
+		c.Reservations = p.cache.ReservationsFor(pod)
 		p.claimAlone(pod, c)
 		if !c.Member && len(c.Reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
@@ -111,7 +111,7 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	}
 	c := &cycle{request: request, hcas: p.hcas(pod)}
 	c.UID, c.Priority = pod.UID, schedulehelpers.PodPriority(pod)
-	c.Amounts, c.Reservations = planner.Requests(pod, p.args.Ignored...), p.cache.Reservations()
+	c.Amounts, c.Reservations = planner.Requests(pod, p.args.Ignored...), p.cache.ReservationsFor(pod)
 	c.gpu = p.gpus.GPUs().In(c.Amounts)
 	if selector != nil && c.Amounts[c.gpu] > 0 {
 		c.selector = selector
@@ -155,13 +155,8 @@ func (p *Plugin) Filter(
 		n.Claims = p.devices.Of(node)
 		free = c.Free(n)
 	}
-	if free.HasReservations() {
-		if lacks := free.Lacks(c.Amounts); lacks != "" {
-			return framework.NewStatus(framework.Unschedulable, fmt.Sprintf("node(s) have %s reserved for a gang", lacks))
-		}
-		if c.claims != nil && !free.Takes(c.claims) {
-			return framework.NewStatus(framework.Unschedulable, "node(s) have devices reserved for a gang")
-		}
+	if lacks := c.reserved(&free); lacks != "" {
+		return framework.NewStatus(framework.Unschedulable, lacks)
 	}
 	if c.selector != nil {
 		// No victim would help, since it is not known which GPUs a pod would leave.
@@ -177,6 +172,22 @@ func (p *Plugin) Filter(
 		return p.gpus.Filter(c.request, info)
 	}
 	return nil
+}
+
+// reserved returns what reservations keep from a pod on a node; empty for nothing.
+func (c *cycle) reserved(free *planner.Free) string {
+	if !free.HasReservations() {
+		return ""
+	}
+	switch lacks := free.Lacks(c.Amounts); {
+	case free.Waiting != nil && (free.Reserved(lacks) > 0 || c.request != nil || c.claims != nil):
+		return fmt.Sprintf("node(s) reserved for %s", free.Waiting)
+	case free.Waiting == nil && lacks != "":
+		return fmt.Sprintf("node(s) have %s reserved for a gang", lacks)
+	case c.claims != nil && !free.Takes(c.claims):
+		return "node(s) have devices reserved for a gang"
+	}
+	return ""
 }
 
 // PostFilter runs before kube-scheduler's preemption. A member's plan has the victims, which are
@@ -244,7 +255,11 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 		current := true
 		for i, unit := range snapshot.Units {
 			request := planner.Request{Gangs: unit, Query: planner.Query{Nodes: p.nodesOf(infos)}, Tried: pod.UID}
-			plan := p.plan(ctx, &request, i == len(snapshot.Units)-1)
+			last := i == len(snapshot.Units)-1
+			plan := p.plan(ctx, &request, last)
+			if last && plan.Places == nil {
+				p.hold(ctx, pod, &request)
+			}
 			snapshot, current = p.cache.Commit(pod, unit, &plan)
 		}
 		if current {
@@ -252,6 +267,19 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 		}
 	}
 	return gangcache.Snapshot{Member: true, Rejection: "the gang changes faster than it is planned"}
+}
+
+// hold reserves nodes for gangs without room, if these are the first that have waited for so long.
+func (p *Plugin) hold(ctx context.Context, pod *corev1.Pod, r *planner.Request) {
+	waiting := p.cache.Waiting(pod)
+	if waiting == nil {
+		return
+	}
+	nodes := p.planner.Hold(r, p.cache.GangOf(), waiting)
+	if p.cache.Hold(pod, r.Gangs, waiting, nodes) {
+		p.log.InfoContext(ctx, "nodes are reserved for a gang that has waited",
+			"podgroup", waiting.Gang, "waited", waiting.For, "nodes", len(nodes))
+	}
 }
 
 // plan plans gangs beside all reservations. If they do not fit, and may preempt, it plans without
@@ -263,7 +291,7 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 			return planner.Plan{Reason: err.Error()}
 		}
 	}
-	r.Reservations = p.cache.Reservations()
+	r.Reservations = p.cache.ReservationsFor(r.Gangs[0].Members[0].Pod)
 	plan := p.planner.Plan(r)
 	if plan.Places == nil {
 		result = "rejected"

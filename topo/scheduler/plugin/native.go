@@ -82,11 +82,11 @@ func (p *Plugin) GeneratePlacements(
 	}
 	all := &framework.GeneratePlacementsResult{Placements: []*framework.Placement{parent}}
 	if group.GetType() == framework.CompositePodGroupKeyType {
-		// Its PodGroups are placed one by one.
-		o := group.GetCompositePodGroup()
-		if o != nil && o.Spec.SchedulingConstraints != nil && len(o.Spec.SchedulingConstraints.Topology) > 0 {
-			return reject("topology constraints of composite podgroups are not supported; its podgroups may have some")
+		within, err := p.compositePlacement(ctx, group, parent)
+		if err != nil {
+			return reject(err.Error())
 		}
+		all.Placements[0] = within
 		return all, nil
 	}
 	if !p.args.GenericWorkload {

@@ -26,7 +26,8 @@
 // # A gang that waits
 //
 // A second plugin, Queue, sorts the scheduler's queue by priority and the age of gangs. A gang
-// without room lets the others pass.
+// without room lets the others pass, until it is the first that has waited for reserveAfter: then nodes are kept
+// for it.
 //
 // # A native PodGroup
 //
@@ -137,7 +138,7 @@ func newPlugin(
 	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		Metrics: metrics,
+		HoldAfter: args.ReserveAfter.Duration, Metrics: metrics,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()

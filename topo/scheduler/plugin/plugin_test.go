@@ -36,6 +36,8 @@ func TestArgs(t *testing.T) {
 		{"maxAge", `{"maxAge":"1s"}`, "maxAge is shorter than interval"},
 		{"withoutMap", `{"withoutMap":"perhaps"}`, `"perhaps" is neither wait nor place`},
 		{"placement", `{"placement":"random"}`, `unsupported value "random"`},
+		{"reserveAfter", `{"reserveAfter":"-1h"}`, "reserveAfter: -1h0m0s is negative"},
+		{"no reservation", `{"reserveAfter":"0s"}`, ""},
 		{"weight", `{"gpuAware":{"weight":-1}}`, "weight -1 is not"},
 		{"weights that are no whole numbers", `{"gpuAware":{"weight":1,"loss.weight":0.5}}`, ""},
 		{"names and units", `{"resources":{"sgpu":"nvidia.com/gpu","vmemory":"nvidia.com/gpumem","vmemoryUnit":"MiB"},"shareDefaults":{"vcore":0}}`, ""},

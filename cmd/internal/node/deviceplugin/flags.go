@@ -122,6 +122,8 @@ type limiter struct {
 	host enforce.Host
 	// driver locates the driver and its CDI hook.
 	driver gpu.Options
+	// unwritten is the state directory if our own hook could not be written there; else empty.
+	unwritten string
 
 	mu   sync.Mutex // guards what follows
 	last seen
@@ -137,7 +139,12 @@ type seen struct {
 // newLimiter returns a limiter.
 func newLimiter(o *options, log *slog.Logger) *limiter {
 	hook, err := installHook(o.stateDir)
-	if err != nil {
+	unwritten := ""
+	switch {
+	case err != nil && hook != "":
+		unwritten = o.stateDir
+		log.Warn("program not written, and tried again", "file", hook, "reason", err.Error())
+	case err != nil:
 		log.Warn("mounts and variables of pods with shares are not checked, and /etc/nccl.conf gets no hints",
 			"reason", err.Error())
 	}
@@ -148,7 +155,24 @@ func newLimiter(o *options, log *slog.Logger) *limiter {
 	return &limiter{
 		Limiter: enforce.New(enforce.Options{StateDir: o.stateDir, ShmDir: o.mpsShmDir, Host: host, Log: log}),
 		driver:  gpu.Options{HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, Hook: o.cdiHook},
-		host:    host,
+		host:    host, unwritten: unwritten,
+	}
+}
+
+// hookEvery is the time between tries to write our own hook, as after a full disk.
+const hookEvery = 5 * time.Second
+
+// install writes our own hook if that has failed so far.
+func (l *limiter) install(ctx context.Context) {
+	for l.unwritten != "" {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(hookEvery):
+		}
+		if _, err := installHook(l.unwritten); err == nil {
+			l.unwritten = ""
+		}
 	}
 }
 
@@ -156,7 +180,8 @@ func newLimiter(o *options, log *slog.Logger) *limiter {
 const mountsHook = "heddle-cdi-hook"
 
 // installHook copies the program into the state directory, where the node's runtime finds it
-// under the same path. Each start writes it again, so it needs no fsync.
+// under the same path. Each start writes it again, so it needs no fsync. It returns the path beside the error if the
+// write fails, as on a full disk: then no container starts, rather than one without the checks.
 func installHook(stateDir string) (path string, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -167,9 +192,7 @@ func installHook(stateDir string) (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(stateDir, mountsHook)
-	if err := hostfile.Write(path, content, 0o755, hostfile.Quick); err != nil {
-		return "", err
-	}
+	err = hostfile.Write(path, content, 0o755, hostfile.Quick)
 	var fs unix.Statfs_t
 	if err := unix.Statfs(stateDir, &fs); err != nil {
 		return "", fmt.Errorf("file system of %s: %w", stateDir, err)
@@ -177,7 +200,7 @@ func installHook(stateDir string) (path string, err error) {
 	if fs.Flags&unix.ST_NOEXEC != 0 {
 		return "", fmt.Errorf("%s is mounted noexec", stateDir)
 	}
-	return path, nil
+	return path, err
 }
 
 // Configure implements [agent.Limiter].

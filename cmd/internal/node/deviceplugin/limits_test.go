@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/config"
@@ -165,5 +166,34 @@ func TestOpenShm(t *testing.T) {
 	}
 	if err := openShm(t.TempDir(), "/dev/shm/heddle-mps"); err == nil {
 		t.Error("missing shared memory is not an error")
+	}
+}
+
+// A start on a full disk writes heddle-cdi-hook later, and its path is used from the start: containers fail until then,
+// and none starts without its checks.
+func TestHookIsWrittenLater(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shipped, state := filepath.Join(filepath.Dir(self), mountsHook), t.TempDir()
+	if err := os.WriteFile(shipped, []byte("hook"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(shipped) })
+	target := filepath.Join(state, mountsHook)
+	if err := os.Mkdir(target, 0o750); err != nil { // No file can take its place.
+		t.Fatal(err)
+	}
+	l := newLimiter(&options{stateDir: state}, slog.New(slog.DiscardHandler))
+	if l.host.OwnHook != target {
+		t.Errorf("the hook is %q", l.host.OwnHook)
+	}
+	if err := os.Remove(target); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { l.install(t.Context()) })
+	if text, err := os.ReadFile(target); err != nil || string(text) != "hook" {
+		t.Errorf("%q, %v", text, err)
 	}
 }

@@ -123,6 +123,10 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	limits := newLimiter(o, log)
 	options.Limiter, options.Hook = limits, limits.host.OwnHook
 	a := agent.New(options, conn)
+	group.Go(func() error {
+		limits.install(ctx)
+		return nil
+	})
 	group.Go(func() error { return configs.Run(ctx) })
 	group.Go(func() error { return from.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
