@@ -195,7 +195,7 @@ func (m *benchMachine) weigh(b *testing.B, f set, idle time.Duration) usages {
 		b.Fatal(err)
 	}
 	c, err := cluster.Up(ctx, cluster.Options{
-		Name: "bench", Log: b.Output(), APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + audit},
+		Name: "bench", APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + audit},
 	})
 	if err != nil {
 		b.Fatal(err)
