@@ -169,12 +169,12 @@ func (c *Cache) Reservations() planner.Reservations {
 	return c.reservations
 }
 
-// ReservationsFor returns what a pod must leave free: for members of the gang that nodes are kept for, and of gangs
-// that run with fewer members than they need, only what plans reserve.
+// ReservationsFor returns what a pod must leave free: for members of the gang that nodes are kept for, of gangs that
+// run with fewer members than they need, and with a node by a plan, only what plans reserve.
 func (c *Cache) ReservationsFor(pod *corev1.Pod) planner.Reservations {
 	m := c.lock(pod)
 	defer c.mu.Unlock()
-	if m != nil && (c.holds(m.gang) || c.inPart(m.gang)) {
+	if m != nil && (m.onItsWay() || c.holds(m.gang) || c.inPart(m.gang)) {
 		return c.reservations
 	}
 	return c.withHold

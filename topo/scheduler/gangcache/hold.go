@@ -13,7 +13,7 @@ import (
 const (
 	// holdEvery is the time between two searches for the nodes of the hold, since other nodes become idle, and
 	// holdRetry the time until the next search for a gang that could not start even on an empty cluster.
-	holdEvery, holdRetry = 10 * time.Second, time.Minute
+	holdEvery, holdRetry = 10 * time.Second, 5 * time.Minute
 	// holdAtMost is the longest time of a hold: what runs on its nodes may not end for weeks.
 	holdAtMost = 48 * time.Hour
 )

@@ -193,11 +193,15 @@ func TestHoldIsRenewed(t *testing.T) {
 	})
 }
 
-// A gang that runs lacks a member, and its other GPUs are in use meanwhile: it takes what it finds.
-func TestHoldLetsGangsInPartGoOn(t *testing.T) {
+// A gang that runs lacks a member, and its other GPUs are in use meanwhile: it takes what it finds. One with a plan keeps
+// its nodes.
+func TestHoldLetsOthersGoOn(t *testing.T) {
 	withHolds(t, func(h *holding) {
 		a, _ := h.waits("a", 13*time.Hour, 0)
+		planned, _ := h.waits("planned", time.Hour, 0)
+		place(h.Cache, planned, map[string]string{"planned0": "x", "planned1": "x"})
 		h.try(a, "n")
+		h.expect("for a gang with a plan", "", planned)
 		runs, lost := podOf("runs0", in("runs", "2")), podOf("runs1", in("runs", "2"))
 		runs.Spec.NodeName = "x"
 		h.UpdatePod(runs)
