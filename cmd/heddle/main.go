@@ -62,7 +62,7 @@ func newCommand(program string) *cobra.Command {
 	root.RunE = cli.NeedCommand
 	root.AddCommand(
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(),
-		topo.NewCommand(), topo.NewWhyCommand(),
+		topo.NewCommand(), topo.NewWhyCommand(), topo.NewPlanCommand(),
 		configCommand(),
 		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		versionCommand(), optionsCommand(),

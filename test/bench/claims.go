@@ -37,7 +37,7 @@ const (
 )
 
 // claimed runs claims through the DRA driver: the package's own benchmark, and the daemon beside a real API server.
-func claimed(ctx context.Context, log io.Writer) (rows []row, err error) {
+func claimed(ctx context.Context, log io.Writer, idle time.Duration) (rows []row, err error) {
 	rows, err = runAll(ctx, log, []benchmark{{"./deviceplugin/claims", "BenchmarkClaimsLeaveNothing", "1x", []figure{
 		{"1,000 claims come and go: goroutines more", "goroutines-more", 1, 0, ""},
 		{"files more", "files-more", 1, 0, ""},
@@ -51,7 +51,7 @@ func claimed(ctx context.Context, log io.Writer) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Down(context.WithoutCancel(ctx))) }()
-	b := &claimsBench{Cluster: c, log: log, dump: filepath.Join(i.Root, "test/machines/dgx-h100.json")}
+	b := &claimsBench{Cluster: c, log: log, idle: idle, dump: filepath.Join(i.Root, "test/machines/dgx-h100.json")}
 	if b.binary, err = i.Build(ctx, nodeProgram); err != nil {
 		return nil, err
 	}
@@ -67,6 +67,7 @@ func claimed(ctx context.Context, log io.Writer) (rows []row, err error) {
 type claimsBench struct {
 	*cluster.Cluster
 	log               io.Writer
+	idle              time.Duration
 	binary, dump, dir string
 	client            kubernetes.Interface
 }
@@ -106,7 +107,7 @@ func (b *claimsBench) measure(ctx context.Context) (rows []row, err error) {
 		if first, err = b.writes(ctx); err != nil {
 			return err
 		}
-		if err := sleep(ctx, idle); err != nil {
+		if err := sleep(ctx, b.idle); err != nil {
 			return err
 		}
 		idleWrites, err = b.writes(ctx)
@@ -137,7 +138,7 @@ func (b *claimsBench) measure(ctx context.Context) (rows []row, err error) {
 		atMost("the same, p50, to the least driver", p50(ours)/p50(theirs), 3, "x", how),
 		atMost("start of the driver to all ResourceSlices", after.Seconds(), 2, "s", node),
 		atMost("writes of ResourceSlices, to their number", float64(first)/float64(sliceCount), 1, "x", node),
-		atMost("writes of ResourceSlices while idle", float64(idleWrites-first), 0, "", fmt.Sprint(node, ", ", idle)),
+		atMost("writes of ResourceSlices while idle", float64(idleWrites-first), 0, "", fmt.Sprint(node, ", ", b.idle)),
 		atMost("writes of ResourceSlices at a restart", float64(again-idleWrites), 0, "", node),
 		atMost("anonymous memory of the DRA driver", on-off, 8, "MB", "/proc/PID/smaps_rollup, with and without claims"),
 	}, nil
@@ -152,14 +153,14 @@ func (b *claimsBench) run(ctx context.Context, mode string, do func() error) (mb
 		return 0, err
 	}
 	args := []string{
-		b.binary, "device-plugin", "--node-name", b.Node(), "--machine", b.dump, "--log-level", "warn",
+		"device-plugin", "--node-name", b.Node(), "--machine", b.dump, "--log-level", "warn",
 		"--metrics-address", "127.0.0.1:19110", "--config", filepath.Join(b.dir, "config"),
 		"--dev-root", b.dir, "--state-dir", filepath.Join(b.dir, "state-"+mode), // Its GPUs change no mode.
 	}
 	if mode == "claims" {
 		args = append(args, "--claims-dir", claimsDir)
 	}
-	pid, end, err := onNode(ctx, b.Cluster, b.log, args)
+	pid, end, err := onNode(ctx, b.Cluster, b.log, daemon{program: b.binary, args: args})
 	if err != nil {
 		return 0, err
 	}
@@ -170,7 +171,7 @@ func (b *claimsBench) run(ctx context.Context, mode string, do func() error) (mb
 	if err := sleep(ctx, settling); err != nil {
 		return 0, err
 	}
-	return memory([]int{pid}, "Anonymous:")
+	return memory(pid, "Anonymous:")
 }
 
 // writes counts the writes of all ResourceSlices that there are.

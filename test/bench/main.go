@@ -3,12 +3,14 @@
 // Command bench measures the figures that the documentation states, on this
 // machine, and prints them beside their limits: `make bench`. A figure beyond
 // its limit makes it fail. Arguments choose parts: `go run ./test/bench
-// topology page`.
+// topology page`; flag -idle shortens the time for which idle daemons are
+// weighed.
 package main
 
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // row is one figure beside its limit: the most that it may be, or the least.
@@ -71,13 +74,13 @@ type part struct {
 	measure func(context.Context, io.Writer) ([]row, error)
 }
 
-func parts(stdout io.Writer) []part {
+func parts(stdout io.Writer, idle time.Duration) []part {
 	return []part{
 		{"packages", packages},
 		{"shares", shares},
-		{"claims", claimed},
+		{"claims", func(ctx context.Context, log io.Writer) ([]row, error) { return claimed(ctx, log, idle) }},
 		{"device-plugin", pluginProcess},
-		{"node", nodeDaemons},
+		{"footprint", func(ctx context.Context, log io.Writer) ([]row, error) { return footprint(ctx, stdout, log, idle) }},
 		{"topology", topology},
 		{"topo-master", topoMaster},
 		{"page", page},
@@ -88,13 +91,21 @@ func parts(stdout io.Writer) []part {
 		{"schedulerperf", func(ctx context.Context, log io.Writer) ([]row, error) { return schedulerPerf(ctx, stdout, log) }},
 		// Its tables are results too.
 		{"queue", func(context.Context, io.Writer) ([]row, error) { return queue(stdout) }},
+		{"plan", func(ctx context.Context, _ io.Writer) ([]row, error) { return forecasts(ctx, stdout) }},
 		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
 	}
 }
 
-func run(ctx context.Context, chosen []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	idle := fs.Duration("idle", 10*time.Minute, "how long idle daemons are weighed")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	chosen, all := fs.Args(), parts(stdout, *idle)
 	var known []string
-	for _, p := range parts(stdout) {
+	for _, p := range all {
 		known = append(known, p.name)
 	}
 	for _, name := range chosen {
@@ -103,7 +114,7 @@ func run(ctx context.Context, chosen []string, stdout, stderr io.Writer) error {
 		}
 	}
 	var rows []row
-	for _, p := range parts(stdout) {
+	for _, p := range all {
 		if len(chosen) > 0 && !slices.Contains(chosen, p.name) {
 			continue
 		}

@@ -77,6 +77,22 @@ func queue(w io.Writer) ([]row, error) {
 	return []row{atMost("mean wait of all gangs, to the best of Slurm's", ours.Hours()/least, 1, "x", how)}, nil
 }
 
+// forecasts asks heddle plan about every tenth gang of a week at its arrival.
+func forecasts(ctx context.Context, w io.Writer) ([]row, error) {
+	plan, wrong := week.Irregular(), 0
+	plan.Load = 0.85
+	var all []week.Forecast
+	for _, estimate := range []float64{1, 3, 0} {
+		f := week.ForecastOf(ctx, plan, 1, 10, estimate)
+		all, wrong = append(all, f), wrong+f.Wrong
+	}
+	if err := week.PrintForecasts(w, plan, all); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(w)
+	return []row{atMost("wrong answers of heddle plan about now", float64(wrong), 0, "", "simulated, "+plan.Name)}, nil
+}
+
 // ratio divides the mean waits of gangs of some sizes.
 func ratio(a, b *week.Result, sizes ...int) float64 {
 	first, _ := a.Wait(sizes...)

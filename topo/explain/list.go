@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/manifest"
 )
 
 // freshFor is the time for which a list answers further questions.
@@ -28,6 +31,9 @@ const freshFor = 5 * time.Second
 
 // ErrTooLarge is for a cluster with more nodes or pods than the limits of a Lister.
 var ErrTooLarge = errors.New("the cluster is too large to be listed for this: ask with the command heddle why")
+
+// ErrManifest is for a manifest that refers to an object that does not exist.
+var ErrManifest = errors.New("invalid manifest")
 
 // Lister answers from lists that the API server returns on demand. Concurrent questions wait for
 // each other and share a list, so that memory holds the cluster only once and briefly.
@@ -51,6 +57,34 @@ func NewLister(core rest.Interface, maxNodes, maxPods int, c clock.PassiveClock)
 func (l *Lister) Explain(ctx context.Context, groups []v1alpha1.Group, namespace, name string) (*Answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	known, err := l.cluster(ctx, groups, namespace)
+	if err != nil {
+		return nil, err
+	}
+	return Of(ctx, known, namespace, name, l.clock.Now())
+}
+
+// Fit answers as [FitOf] does for a manifest, with priorities and templates of claims that the cluster has.
+func (l *Lister) Fit(ctx context.Context, groups []v1alpha1.Group, set *manifest.Set) (*Fit, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var namespaces []string
+	for i := range set.Jobs {
+		namespaces = append(namespaces, set.Jobs[i].Namespace)
+	}
+	slices.Sort(namespaces)
+	known, err := l.cluster(ctx, groups, slices.Compact(namespaces)...)
+	if err == nil {
+		err = errors.Join(l.prioritize(ctx, set.Pods), l.claim(ctx, set))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return FitOf(ctx, known, set, l.clock.Now()), nil
+}
+
+// cluster returns the cluster with the PodGroups of some namespaces.
+func (l *Lister) cluster(ctx context.Context, groups []v1alpha1.Group, namespaces ...string) (*Cluster, error) {
 	if now := l.clock.Now(); l.known == nil || now.Sub(l.listed) > freshFor {
 		l.known = nil // The old list need not live beside the new one.
 		known, err := l.list(ctx)
@@ -61,11 +95,49 @@ func (l *Lister) Explain(ctx context.Context, groups []v1alpha1.Group, namespace
 	}
 	known := *l.known
 	known.Groups = groups
-	var err error
-	if known.PodGroups, err = l.podGroups(ctx, namespace); err != nil {
-		return nil, err
+	for _, namespace := range namespaces {
+		all, err := l.podGroups(ctx, namespace)
+		if err != nil {
+			return nil, err
+		}
+		known.PodGroups = append(known.PodGroups, all...)
 	}
-	return Of(ctx, &known, namespace, name, l.clock.Now())
+	return &known, nil
+}
+
+// prioritize gives pods the numbers of their priority classes, as admission does.
+func (l *Lister) prioritize(ctx context.Context, pods []*corev1.Pod) error {
+	var classes schedulingv1.PriorityClassList
+	if err := l.read(ctx, "/apis/scheduling.k8s.io/v1/priorityclasses", &classes); err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		for i := range classes.Items {
+			c := &classes.Items[i]
+			own := c.Name == pod.Spec.PriorityClassName || pod.Spec.PriorityClassName == "" && c.GlobalDefault
+			if pod.Spec.Priority == nil && own {
+				pod.Spec.Priority = &c.Value
+			}
+		}
+	}
+	return nil
+}
+
+// claim makes the claims that pods of a manifest get by templates.
+func (l *Lister) claim(ctx context.Context, set *manifest.Set) error {
+	for _, name := range set.MissingTemplates() {
+		var t resourceapi.ResourceClaimTemplate
+		path := "/apis/resource.k8s.io/v1/namespaces/" + name.Namespace + "/resourceclaimtemplates/" + name.Name
+		if err := l.read(ctx, path, &t); err != nil {
+			return err
+		}
+		if t.Name == "" {
+			return fmt.Errorf("%w: ResourceClaimTemplate %s not found", ErrManifest, name)
+		}
+		set.Templates = append(set.Templates, t)
+	}
+	set.Claim()
+	return nil
 }
 
 // list lists nodes, pods and disruption budgets, and drops the fields of pods that take memory and are not used.

@@ -38,6 +38,9 @@ func TestAxe(t *testing.T) {
 		}
 		b.shortcut("?")
 		check(b, axe, "help")
+		b.load("/")
+		b.shortcut("j")
+		check(b, axe, "plan")
 	})
 	t.Run("use", func(t *testing.T) {
 		r := shares(t)

@@ -67,3 +67,26 @@ func TestWhyOnThePage(t *testing.T) {
 	}
 	b.clean()
 }
+
+// The form plans a manifest as heddle plan does, on the cluster as it is.
+func TestPlanOnThePage(t *testing.T) {
+	r := waiting(t)
+	b := open(t, r.server.URL)
+	b.load("/")
+	b.shortcut("j")
+	b.until(`document.querySelector('#plan').open`)
+	ask := func(pods, want string) {
+		t.Helper()
+		job := `{apiVersion: batch/v1, kind: Job, metadata: {name: asked}, spec: {parallelism: ` + pods +
+			`, template: {spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 8}}}]}}}}`
+		value[bool](b, `(() => { document.querySelector('#plan textarea').value = '`+job+`'; return true })()`)
+		b.click(`#plan button[value=plan]`)
+		b.until(`document.querySelector('#plan output').textContent.includes('` + want + `')`)
+	}
+	ask("2", "default/asked, 2 pods: fits now in ")
+	b.shot("plan-light")
+	ask("60", "default/asked, 60 pods: does not fit now")
+	ask("60000", "at most 10000 are planned")
+	b.click(`#plan button[value=close]`)
+	b.until(`!document.querySelector('#plan').open`)
+}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/manifest"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
@@ -116,11 +118,36 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 	s.listed(w, r, answer, err)
 }
 
+// maxManifest bounds the body of POST /v1/plan.
+const maxManifest = 4 << 20
+
+// plan is POST /v1/plan: whether the pods of the manifest in the body would get nodes, as heddle plan has it. Objects
+// without a namespace are in namespace=.
+func (s *Server) plan(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
+	namespace := cmp.Or(r.URL.Query().Get("namespace"), corev1.NamespaceDefault)
+	set, err := manifest.Read(http.MaxBytesReader(w, r.Body, maxManifest), namespace)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	groups, err := groupsOf(now)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
+	defer cancel()
+	answer, err := s.options.Pending.Fit(ctx, groups, set)
+	s.listed(w, r, answer, err)
+}
+
 // listed answers with what the API server listed, or why there is nothing.
 func (s *Server) listed(w http.ResponseWriter, r *http.Request, answer any, err error) {
 	switch {
 	case errors.Is(err, explain.ErrUnknown):
 		http.Error(w, err.Error(), http.StatusNotFound)
+	case errors.Is(err, explain.ErrManifest):
+		http.Error(w, err.Error(), http.StatusBadRequest)
 	case errors.Is(err, explain.ErrTooLarge):
 		http.Error(w, err.Error(), http.StatusNotImplemented)
 	case err != nil:

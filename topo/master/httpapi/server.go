@@ -71,9 +71,10 @@ func New(o Options) *Server {
 // Handler returns all routes.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	route := func(path string, h http.HandlerFunc) {
-		mux.Handle("GET "+path, s.metrics.instrument(path, s.admit(h)))
+	routeOf := func(method, path string, h http.HandlerFunc) {
+		mux.Handle(method+" "+path, s.metrics.instrument(path, s.admit(h)))
 	}
+	route := func(path string, h http.HandlerFunc) { routeOf(http.MethodGet, path, h) }
 	route("/node_group", s.answered(s.nodeGroup))
 	route("/v1/topology", s.answered(s.topology))
 	route("/v1/nodes", s.answered(s.nodes))
@@ -82,6 +83,7 @@ func (s *Server) Handler() http.Handler {
 	route("/v1/ports", s.answered(s.ports))
 	route("/v1/gangs", s.answered(s.gangs))
 	route("/v1/why", s.answered(s.why))
+	routeOf(http.MethodPost, "/v1/plan", s.answered(s.plan))
 	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.file)
 	mux.Handle("GET /v1/watch", s.admit(s.watch)) // It has no duration.

@@ -57,6 +57,26 @@ func TestWhy(t *testing.T) {
 	if err := json.Unmarshal(ask(h, "GET", "/v1/why?namespace=a&name=x").Body.Bytes(), &a); err != nil || len(a.Groups) == 0 {
 		t.Errorf("%+v, error %v: no group of the tree", a, err)
 	}
+	for _, tt := range []struct {
+		body  string
+		code  int
+		words string
+	}{
+		{"{kind: Pod, metadata: {name: p}, spec: {containers: [{resources: {limits: {cpu: 1}}}]}}", http.StatusOK, `"fits":true`},
+		{"{kind: Pod, metadata: {name: p}, spec: {containers: [{resources: {limits: {cpu: 2}}}]}}", http.StatusOK, `"fits":false`},
+		{"{kind: Pod}", http.StatusBadRequest, "document 1: Pod: metadata.name is missing"},
+		{
+			"{kind: Pod, metadata: {name: p}, spec: {containers: [{}], resourceClaims: [{name: c, resourceClaimTemplateName: none}]}}",
+			http.StatusBadRequest, "ResourceClaimTemplate a/none not found",
+		},
+		{strings.Repeat("#", maxManifest+1), http.StatusBadRequest, "too large"},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/plan?namespace=a", strings.NewReader(tt.body)))
+		if w.Code != tt.code || !strings.Contains(w.Body.String(), tt.words) {
+			t.Errorf("%.100s: %d %s, want %d with %q", tt.body, w.Code, w.Body, tt.code, tt.words)
+		}
+	}
 	kube.Close()
 	h = newServer(f, func(o *Options) { o.Pending = explain.NewLister(core, 5000, 50000, clock.RealClock{}) }).Handler()
 	if w := ask(h, "GET", "/v1/why?namespace=a&name=x"); w.Code != http.StatusInternalServerError {

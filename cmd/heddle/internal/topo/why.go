@@ -44,28 +44,36 @@ comes first.`,
 		if err != nil {
 			return err
 		}
-		api, err := m.cluster.Client()
+		lister, groups, err := m.lister(c)
 		if err != nil {
 			return err
 		}
-		groups, err := read[[]v1alpha1.Group](c, m, "/node_group")
-		if err != nil {
-			if m.server != "" {
-				return err
-			}
-			groups = new([]v1alpha1.Group) // There may be no topo-master.
-		}
-		lister := explain.NewLister(api, math.MaxInt, math.MaxInt, clock.RealClock{})
-		answer, err := lister.Explain(c.Context(), *groups, namespace, args[0])
+		answer, err := lister.Explain(c.Context(), groups, namespace, args[0])
 		if errors.Is(err, explain.ErrUnknown) {
 			return fmt.Errorf("%w: heddle topo gangs lists gangs, kubectl get pods -n %s pods", err, namespace)
 		}
 		if err != nil {
 			return err
 		}
-		return output.Print(c, answer, whyText(answer, len(*groups) > 0, time.Now()))
+		return output.Print(c, answer, whyText(answer, len(groups) > 0, time.Now()))
 	}
 	return c
+}
+
+// lister returns what answers about the cluster, and the groups; none without topo-master.
+func (m *master) lister(c *cobra.Command) (*explain.Lister, []v1alpha1.Group, error) {
+	api, err := m.cluster.Client()
+	if err != nil {
+		return nil, nil, err
+	}
+	groups, err := read[[]v1alpha1.Group](c, m, "/node_group")
+	if err != nil {
+		if m.server != "" {
+			return nil, nil, err
+		}
+		groups = new([]v1alpha1.Group) // There may be no topo-master.
+	}
+	return explain.NewLister(api, math.MaxInt, math.MaxInt, clock.RealClock{}), *groups, nil
 }
 
 // whyText returns the answer for people.
@@ -74,6 +82,18 @@ func whyText(a *explain.Answer, grouped bool, now time.Time) string {
 	if b.WriteString(whyState(a)); a.Pods == a.Bound {
 		return b.String()
 	}
+	b.WriteString(whyRoom(a, now))
+	if !grouped {
+		b.WriteString(withoutGroups)
+	}
+	return b.String()
+}
+
+const withoutGroups = "topo-master did not answer: groups are unknown, and every node counts alone.\n"
+
+// whyRoom returns what pods without a node ask for, what keeps them off nodes, and for which of them there is room.
+func whyRoom(a *explain.Answer, now time.Time) string {
+	var b strings.Builder
 	for _, ask := range a.Asks {
 		each := "each of " + cli.Count(ask.Pods, "pod")
 		if a.Pods == 1 {
@@ -98,9 +118,6 @@ func whyText(a *explain.Answer, grouped bool, now time.Time) string {
 			v := &a.Victims[i]
 			fmt.Fprintf(&b, "  %s: %s of priority %d\n", v.Name, cli.Count(v.Pods, "pod"), v.Priority)
 		}
-	}
-	if !grouped {
-		b.WriteString("topo-master did not answer: groups are unknown, and every node counts alone.\n")
 	}
 	return b.String()
 }

@@ -12,6 +12,7 @@ import { handle, problem } from './keys.js';
 import { follow } from './live.js';
 import { FabricMap } from './map.js';
 import { addGangs, build } from './model.js';
+import { wirePlan } from './plan.js';
 import { Search } from './search.js';
 import { Side } from './side.js';
 import { nextTheme, showTheme } from './themes.js';
@@ -277,6 +278,8 @@ $('larger').addEventListener('click', () => map.resize(1));
 $('fit').addEventListener('click', () => map.resize(0));
 $('theme').addEventListener('click', () => nextTheme($('theme')));
 $('help').addEventListener('click', () => $('keys').showModal());
+$('ask').addEventListener('click', () => $('plan').showModal());
+wirePlan($('plan'));
 $('query').addEventListener('input', () => {
   if (!model) return;
   turn({ query: search.query }, { replace: true });
@@ -291,7 +294,7 @@ addEventListener('beforeprint', () => {
 addEventListener('afterprint', () => model && map.print(0));
 addEventListener('popstate', () => model && restore());
 addEventListener('keydown', (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || $('keys').open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
   if (event.key === 'Escape' && event.target !== $('query')) {
     if (!model) return;
     escape();
@@ -301,7 +304,7 @@ addEventListener('keydown', (event) => {
   const act = {
     '/': () => { $('query').focus(); $('query').select(); },
     '+': () => map.resize(1), '=': () => map.resize(1), '-': () => map.resize(-1), 0: () => map.resize(0),
-    t: () => nextTheme($('theme')), '?': () => $('keys').showModal(),
+    t: () => nextTheme($('theme')), j: () => $('plan').showModal(), '?': () => $('keys').showModal(),
     n: () => jump(1), p: () => jump(-1),
     c: () => cables(),
     g: () => { side.open('gangs'); gangs.focus(); },

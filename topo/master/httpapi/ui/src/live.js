@@ -162,8 +162,13 @@ export function why(namespace, name, signal) {
   return read(`v1/why?${new URLSearchParams({ namespace, name })}`, signal);
 }
 
-async function read(path, signal) {
-  const answer = await fetch(path, { cache: 'no-cache', signal });
+/** plan asks whether the pods of a manifest would get nodes. */
+export function plan(manifest, namespace) {
+  return read(`v1/plan?${new URLSearchParams({ namespace })}`, undefined, { method: 'POST', body: manifest });
+}
+
+async function read(path, signal, more) {
+  const answer = await fetch(path, { cache: 'no-cache', signal, ...more });
   if (answer.status === 404) return null;
   if (answer.status === 400 || answer.status === 501) throw new Error((await answer.text()).trim());
   if (!answer.ok) throw new Error(`the server answers ${answer.status}`);

@@ -1,0 +1,242 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/manifest"
+	"github.com/heddle-dev/heddle/topo/placement"
+	"github.com/heddle-dev/heddle/topo/scheduler/planner"
+)
+
+// Fit answers whether the pods of a manifest would get nodes now.
+type Fit struct {
+	Jobs []manifest.Job `json:"jobs"`
+	// Ignored names objects of the manifest that make no pods.
+	Ignored []string `json:"ignored,omitempty"`
+	// Fits is true if all pods get nodes, those of each gang beside the ones before it.
+	Fits  bool      `json:"fits"`
+	Gangs []Planned `json:"gangs"`
+}
+
+// Planned is the answer for pods that are placed together: a gang, or the pods of a job in no gang.
+type Planned struct {
+	Answer
+	// Group and Kind are of the smallest group that has all the nodes; empty if none has.
+	Group string `json:"group,omitempty"`
+	Kind  string `json:"kind,omitempty"`
+	// Places are in the order of ranks; empty if the pods do not fit.
+	Places []Place `json:"places,omitempty"`
+	// When estimates when they fit; nil if they fit now.
+	When *When `json:"when,omitempty"`
+}
+
+// Place is the node that a pod would get.
+type Place struct {
+	Pod  string `json:"pod"`
+	Node string `json:"node"`
+}
+
+// When estimates when pods fit. It assumes that running pods end when expected, and that no other pod gets their room.
+type When struct {
+	// At is zero if the known ends are not enough.
+	At time.Time `json:"at,omitzero"`
+	// After names the gangs and pods that end by then and hold what the pods request.
+	After []string `json:"after,omitempty"`
+	// Endless is the number of running pods with devices and without an expected end, and Ahead that of waiting pods
+	// with devices of the same priority or a higher one.
+	Endless int `json:"endless"`
+	Ahead   int `json:"ahead"`
+	// Never is why the pods can never fit; empty if they can.
+	Never string `json:"never,omitempty"`
+}
+
+// FitOf plans the pods of a manifest, gang after gang. Its pods change.
+func FitOf(ctx context.Context, c *Cluster, set *manifest.Set, now time.Time) *Fit {
+	fit := &Fit{Jobs: set.Jobs, Ignored: set.Ignored, Fits: true}
+	own := *c
+	own.Pods, own.PodGroups = slices.Clone(c.Pods), slices.Concat(c.PodGroups, set.PodGroups)
+	own.Claims = slices.Concat(c.Claims, set.Claims)
+	reserved := planner.Reservations{}
+	for _, g := range together(set) {
+		p := own.fit(ctx, &g, reserved, now)
+		fit.Gangs = append(fit.Gangs, p)
+		fit.Fits = fit.Fits && len(p.Places) > 0
+		for _, pod := range g.pods { // The next gang is beside it.
+			own.Pods = append(own.Pods, *pod)
+		}
+	}
+	return fit
+}
+
+// unit has pods that are placed together.
+type unit struct {
+	api, name string
+	pods      []*corev1.Pod
+}
+
+// together returns the pods of each gang, and of each job in no gang.
+func together(set *manifest.Set) (all []unit) {
+	at, rest := map[string]int{}, set.Pods
+	for i := range set.Jobs {
+		j := &set.Jobs[i]
+		for _, pod := range rest[:j.Pods] {
+			u, key := unit{name: j.Name}, fmt.Sprint(i)
+			if m, in := gang.MemberOf(pod, gpus(pod)); in {
+				u.api, key = string(m.API), m.Key()
+				_, u.name, _ = strings.Cut(m.Gang, "/")
+			}
+			if _, known := at[key]; !known {
+				at[key], all = len(all), append(all, u)
+			}
+			all[at[key]].pods = append(all[at[key]].pods, pod)
+		}
+		rest = rest[j.Pods:]
+	}
+	return all
+}
+
+// fit plans a unit, gives its pods their nodes, and reserves the devices of their claims.
+func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservations, now time.Time) Planned {
+	p := Planned{Answer: Answer{
+		Namespace: u.pods[0].Namespace, Name: u.name, API: u.api, Gang: len(u.pods) > 1, Pods: len(u.pods),
+	}}
+	placement.OrderPods(u.pods)
+	spec := c.specOf(&p.Answer, u.pods)
+	if p.MinMember = cmp.Or(spec.MinMember, len(u.pods)); p.MinMember > len(u.pods) {
+		p.When = &When{Never: fmt.Sprintf("the manifest has %d of the %d pods that the gang needs", len(u.pods), p.MinMember)}
+		return p
+	}
+	ask := func(c *Cluster) (*question, planner.Plan) {
+		q := newQuestion(ctx, c, &p.Answer, &spec, u.pods, now)
+		q.request.Reservations = reserved
+		if q.fault != "" {
+			return q, planner.Plan{Reason: q.fault}
+		}
+		return q, q.planner.Plan(&q.request)
+	}
+	q, plan := ask(c)
+	if plan.Reason != "" {
+		p.explain(ctx, q, c)
+		p.When = c.when(q, ask)
+		return p
+	}
+	p.Group, p.Kind = around(c.Groups, plan.Places[0].Nodes)
+	for i, node := range plan.Places[0].Nodes {
+		m := &q.request.Gangs[0].Members[i]
+		m.Pod.Spec.NodeName = node
+		p.Places = append(p.Places, Place{m.Pod.Name, node})
+		if m.Class.Claims != nil {
+			reserved[node] = append(reserved[node], planner.Reservation{
+				UID: m.Pod.UID, Priority: math.MaxInt32, Claims: m.Class.Claims,
+			})
+		}
+	}
+	return p
+}
+
+// when finds the first end of running pods after which a question has a plan.
+func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)) *When {
+	w, own := &When{}, schedulehelpers.PodPriority(q.waiting.Members[0].Pod)
+	ends := map[types.UID]time.Time{}
+	var times []time.Time
+	for i := range c.Pods {
+		pod := &c.Pods[i]
+		var h Holder
+		switch h.add(pod, q.now); {
+		case !holds(pod) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		case pod.Spec.NodeName == "" && schedulehelpers.PodPriority(pod) >= own:
+			w.Ahead++
+		case pod.Spec.NodeName != "" && h.Until.IsZero():
+			w.Endless++
+		case pod.Spec.NodeName != "":
+			ends[pod.UID], times = h.Until, append(times, h.Until)
+		}
+	}
+	without := func(gone func(*corev1.Pod) bool) planner.Plan {
+		left := *c
+		ended := map[types.UID]bool{}
+		left.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(p corev1.Pod) bool {
+			ended[p.UID] = gone(&p)
+			return ended[p.UID]
+		})
+		left.Claims = slices.DeleteFunc(slices.Clone(c.Claims), func(claim resourceapi.ResourceClaim) bool {
+			users := claim.Status.ReservedFor
+			return len(users) > 0 && !slices.ContainsFunc(users, func(u resourceapi.ResourceClaimConsumerReference) bool {
+				return !ended[u.UID]
+			})
+		})
+		_, plan := ask(&left)
+		return plan
+	}
+	w.Never = without(func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && holds(p) }).Reason
+	if w.Never != "" {
+		w.Never = "an empty cluster has no room: " + w.Never
+		return w
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	times = slices.Compact(times)
+	by := func(at time.Time) func(*corev1.Pod) bool {
+		return func(p *corev1.Pod) bool {
+			end, known := ends[p.UID]
+			return known && !end.After(at)
+		}
+	}
+	// More room never fits worse.
+	first := sort.Search(len(times), func(i int) bool { return without(by(times[i])).Reason == "" })
+	if first == len(times) {
+		return w
+	}
+	w.At = times[first]
+	nodes := without(by(w.At)).Places[0].Nodes
+	for i := range c.Pods {
+		pod := &c.Pods[i]
+		if by(w.At)(pod) && slices.Contains(nodes, pod.Spec.NodeName) && !slices.Contains(w.After, holderOf(pod)) {
+			w.After = append(w.After, holderOf(pod))
+		}
+	}
+	return w
+}
+
+// around returns the smallest group that has all nodes.
+func around(groups []v1alpha1.Group, nodes []string) (name, kind string) {
+	for i := range groups {
+		inside := map[string]bool{"": true}
+		for g := range below(groups[i : i+1]) {
+			inside[g.Name] = inside[g.Name] || g.Kind == v1alpha1.KindNode
+		}
+		if !slices.ContainsFunc(nodes, func(n string) bool { return !inside[n] }) {
+			if name, kind = around(groups[i].Child, nodes); name == "" {
+				name, kind = groups[i].Name, groups[i].Kind
+			}
+			return name, kind
+		}
+	}
+	return "", ""
+}
+
+// holds reports whether a pod may hold devices.
+func holds(pod *corev1.Pod) bool {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return true
+	}
+	for name := range planner.Requests(pod) {
+		if strings.Contains(string(name), "/") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,281 @@
+// Package manifest reads what users submit, and returns the pods that its controllers would make: with the labels by
+// which topo/gang knows the gang, and topo/placement the rank. It is pure, and knows the kinds in [Kinds].
+package manifest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+// MaxPods is the most pods that a manifest may make.
+const MaxPods = 10000
+
+// Set is the content of a manifest.
+type Set struct {
+	// Pods have names, UIDs and ranks; each is of one of the Jobs.
+	Pods []*corev1.Pod
+	Jobs []Job
+	// PodGroups are objects of that kind, of any API group, as JSON decoded into maps, also those that a controller
+	// would make. Claims and Templates are what pods refer to.
+	PodGroups []map[string]any
+	Claims    []resourceapi.ResourceClaim
+	Templates []resourceapi.ResourceClaimTemplate
+	// Ignored names objects that make no pods, such as "Service train".
+	Ignored []string
+}
+
+// Job is an object that makes pods.
+type Job struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Pods is the number of its pods.
+	Pods int `json:"pods"`
+	// Note says what about its pods is not in the manifest.
+	Note string `json:"note,omitempty"`
+}
+
+// object has the parts that all objects have.
+type object struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec json.RawMessage   `json:"spec"`
+	List []json.RawMessage `json:"items"`
+	raw  []byte
+}
+
+// Read reads YAML documents or JSON. Objects without a namespace are in the given one. The error names the document
+// and the field.
+func Read(r io.Reader, namespace string) (*Set, error) {
+	s := &Set{}
+	documents := yaml.NewYAMLReader(bufio.NewReader(r))
+	for n := 1; ; n++ {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			text, err = sigsyaml.YAMLToJSON(text)
+		}
+		if err == nil {
+			err = s.add(text, namespace)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", n, err)
+		}
+	}
+	if len(s.Pods) == 0 {
+		return nil, fmt.Errorf("no document makes pods: supported kinds are %s", strings.Join(Kinds(), ", "))
+	}
+	return s, nil
+}
+
+// Kinds returns the kinds that make pods.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds())) }
+
+// add adds one object, or those of a List.
+func (s *Set) add(text []byte, namespace string) error {
+	if string(text) == "null" {
+		return nil // An empty document.
+	}
+	o := object{raw: text}
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	if o.Kind == "List" {
+		for i, item := range o.List {
+			if err := s.add(item, namespace); err != nil {
+				return fmt.Errorf("items[%d]: %w", i, err)
+			}
+		}
+		return nil
+	}
+	if o.Namespace == "" {
+		o.Namespace = namespace
+	}
+	if o.Name == "" {
+		o.Name = strings.TrimSuffix(o.GenerateName, "-")
+	}
+	switch {
+	case o.Kind == "":
+		return errors.New("kind is missing")
+	case o.Name == "":
+		return fmt.Errorf("%s: metadata.name is missing", o.Kind)
+	}
+	if err := s.object(&o); err != nil {
+		return fmt.Errorf("%s %s/%s: %w", o.Kind, o.Namespace, o.Name, err)
+	}
+	return nil
+}
+
+// object adds an object by its kind.
+func (s *Set) object(o *object) error {
+	expand, known := kinds()[o.Kind]
+	switch {
+	case known:
+		b := builder{set: s, object: o}
+		if err := expand(&b); err != nil {
+			return err
+		}
+		s.Jobs = append(s.Jobs, Job{o.Kind, o.Namespace, o.Name, b.pods, b.note})
+		return nil
+	case o.Kind == "PodGroup":
+		group := map[string]any{}
+		if err := json.Unmarshal(o.raw, &group); err != nil {
+			return err
+		}
+		meta, _ := group["metadata"].(map[string]any)
+		meta["namespace"], meta["name"] = o.Namespace, o.Name
+		s.PodGroups = append(s.PodGroups, group)
+	case o.Kind == "ResourceClaim":
+		return into(&s.Claims, o)
+	case o.Kind == "ResourceClaimTemplate":
+		return into(&s.Templates, o)
+	case slices.Contains(withoutPods(), o.group()):
+		s.Ignored = append(s.Ignored, o.Kind+" "+o.Name)
+	default:
+		return fmt.Errorf("unsupported kind of %s: supported are %s", o.APIVersion, strings.Join(Kinds(), ", "))
+	}
+	return nil
+}
+
+// withoutPods returns API groups with other kinds, which make no pods.
+func withoutPods() []string {
+	return []string{
+		"", "apps", "policy", "networking.k8s.io", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
+		"scheduling.volcano.sh", "kueue.x-k8s.io",
+	}
+}
+
+// group returns the API group; empty for the core's.
+func (o *object) group() string {
+	group, _, ok := strings.Cut(o.APIVersion, "/")
+	if !ok {
+		return ""
+	}
+	return group
+}
+
+// into decodes an object of the API.
+func into[T any](all *[]T, o *object) error {
+	one := new(T)
+	if err := json.Unmarshal(o.raw, one); err != nil {
+		return err
+	}
+	if meta, ok := any(one).(metav1.Object); ok {
+		meta.SetNamespace(o.Namespace)
+		meta.SetName(o.Name)
+		meta.SetUID(types.UID("plan/" + o.Kind + "/" + o.Namespace + "/" + o.Name))
+	}
+	*all = append(*all, *one)
+	return nil
+}
+
+// builder makes the pods of an object.
+type builder struct {
+	set    *Set
+	object *object
+	pods   int
+	note   string
+}
+
+// spec decodes the object's spec.
+func (b *builder) spec(out any) error {
+	if len(b.object.Spec) == 0 {
+		return errors.New("spec is missing")
+	}
+	if err := json.Unmarshal(b.object.Spec, out); err != nil {
+		return fmt.Errorf("spec: %w", err)
+	}
+	return nil
+}
+
+// make makes n pods of a template at a path of the object. The labels are those of its controller; index, unless
+// empty, gets the number of each pod. Names begin with the object's and the task's.
+func (b *builder) make(
+	path string, t *corev1.PodTemplateSpec, n int32, task, index string, labels map[string]string,
+) error {
+	switch {
+	case n < 0:
+		return fmt.Errorf("%s: invalid number of pods %d", path, n)
+	case n > 0 && len(t.Spec.Containers) == 0:
+		return fmt.Errorf("%s: spec.containers is missing", path)
+	case len(b.set.Pods)+int(n) > MaxPods:
+		return fmt.Errorf("makes %d pods or more: at most %d are planned", len(b.set.Pods)+int(n), MaxPods)
+	}
+	spec := t.Spec
+	spec.NodeName, spec.InitContainers, spec.Containers = "", defaulted(spec.InitContainers), defaulted(spec.Containers)
+	name := b.object.Name
+	if task != "" {
+		name += "-" + strings.ToLower(task)
+	}
+	for i := range n {
+		own := map[string]string{}
+		maps.Copy(own, t.Labels)
+		maps.Copy(own, labels)
+		if index != "" {
+			own[index] = fmt.Sprint(i)
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: b.object.Namespace, Name: fmt.Sprintf("%s-%d", name, i), Labels: own, Annotations: t.Annotations,
+			UID: types.UID(fmt.Sprint("plan/", len(b.set.Pods))),
+		}, Spec: spec}
+		b.set.Pods = append(b.set.Pods, pod)
+		b.pods++
+	}
+	return nil
+}
+
+// defaulted returns containers that request their limits, as the API server defaults them.
+func defaulted(all []corev1.Container) []corev1.Container {
+	all = slices.Clone(all)
+	for i := range all {
+		requests := maps.Clone(all[i].Resources.Limits)
+		if requests == nil {
+			requests = corev1.ResourceList{}
+		}
+		maps.Copy(requests, all[i].Resources.Requests)
+		all[i].Resources.Requests = requests
+	}
+	return all
+}
+
+// annotate returns a template with one more annotation.
+func annotate(t corev1.PodTemplateSpec, key, value string) *corev1.PodTemplateSpec {
+	t.Annotations = maps.Clone(t.Annotations)
+	metav1.SetMetaDataAnnotation(&t.ObjectMeta, key, value)
+	return &t
+}
+
+// group adds the PodGroup that a controller would make.
+func (b *builder) group(least int32, annotations map[string]string) {
+	b.set.PodGroups = append(b.set.PodGroups, map[string]any{
+		"kind": "PodGroup",
+		"metadata": map[string]any{
+			"namespace": b.object.Namespace, "name": b.object.Name, "annotations": values(annotations),
+		},
+		"spec": map[string]any{"minMember": int64(least)},
+	})
+}
+
+func values(all map[string]string) map[string]any {
+	out := map[string]any{}
+	for k, v := range all {
+		out[k] = v
+	}
+	return out
+}
