@@ -2,6 +2,7 @@ package claims
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -32,6 +33,9 @@ func (d *Driver) Observe(ctx context.Context) (offered, held []inventory.Held, e
 	d.mu.Lock()
 	devices := d.pool
 	d.mu.Unlock()
+	if devices == nil { // Slices of an earlier start may be there, with devices that nobody can name yet.
+		return nil, nil, errUnknown
+	}
 	for i := range list.Items {
 		for j := range list.Items[i].Spec.Devices {
 			published := &list.Items[i].Spec.Devices[j]
@@ -50,6 +54,8 @@ func (d *Driver) Observe(ctx context.Context) (offered, held []inventory.Held, e
 	}
 	return offered, d.seen.held, nil
 }
+
+var errUnknown = errors.New("the devices for claims are not known before the first round")
 
 // gives returns the device of a name, if who is allocated it has a GPU.
 func gives(devices *pool.Pool, name string) (pool.Device, bool) {

@@ -158,3 +158,17 @@ func TestFlaps(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// A start meets the slices of an earlier one before it knows the node's devices: nothing is known of their holders yet.
+func TestObserveBeforeTheFirstRound(t *testing.T) {
+	r := newRig(t)
+	r.wait(0)
+	again := New(r.Options)
+	if _, _, err := again.Observe(t.Context()); err == nil {
+		t.Error("devices are known before the first round")
+	}
+	again.Update(r.inv)
+	if offered, _, err := again.Observe(t.Context()); err != nil || len(offered) == 0 {
+		t.Errorf("%d devices, %v", len(offered), err)
+	}
+}
