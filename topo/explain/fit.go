@@ -27,7 +27,7 @@ type Fit struct {
 	Jobs []manifest.Job `json:"jobs"`
 	// Ignored names objects of the manifest that make no pods.
 	Ignored []string `json:"ignored,omitempty"`
-	// Fits is true if all pods get nodes, those of each gang beside the ones before it.
+	// Fits is true if all pods get nodes, each gang beside the gangs before it.
 	Fits  bool      `json:"fits"`
 	Gangs []Planned `json:"gangs"`
 }
@@ -56,8 +56,8 @@ type When struct {
 	At time.Time `json:"at,omitzero"`
 	// After names the gangs and pods that end by then and hold what the pods request.
 	After []string `json:"after,omitempty"`
-	// Endless is the number of running pods with devices and without an expected end, and Ahead that of waiting pods
-	// with devices of the same priority or a higher one.
+	// Endless counts the pods of the cluster that run with devices and have no expected end, and Ahead the pods with
+	// devices that wait with the same priority or a higher one.
 	Endless int `json:"endless"`
 	Ahead   int `json:"ahead"`
 	// Never is why the pods can never fit; empty if they can.
@@ -69,7 +69,7 @@ func FitOf(ctx context.Context, c *Cluster, set *manifest.Set, now time.Time) *F
 	fit := &Fit{Jobs: set.Jobs, Ignored: set.Ignored, Fits: true}
 	own := *c
 	own.Pods, own.PodGroups = slices.Clone(c.Pods), slices.Concat(c.PodGroups, set.PodGroups)
-	own.Claims = slices.Concat(c.Claims, set.Claims)
+	own.Claims = slices.Concat(set.Claims, c.Claims) // Claims of one name are the cluster's.
 	reserved := planner.Reservations{}
 	for _, g := range together(set) {
 		p := own.fit(ctx, &g, reserved, now)
@@ -160,9 +160,10 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 		case !holds(pod) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		case pod.Spec.NodeName == "" && schedulehelpers.PodPriority(pod) >= own:
 			w.Ahead++
-		case pod.Spec.NodeName != "" && h.Until.IsZero():
+		case pod.Spec.NodeName == "" || strings.HasPrefix(string(pod.UID), manifest.UIDPrefix):
+		case h.Until.IsZero():
 			w.Endless++
-		case pod.Spec.NodeName != "":
+		default:
 			ends[pod.UID], times = h.Until, append(times, h.Until)
 		}
 	}

@@ -52,7 +52,7 @@ func (s *Set) Claim() {
 			name := pod.Name + "-" + ref.Name
 			s.Claims = append(s.Claims, resourceapi.ResourceClaim{
 				ObjectMeta: metav1.ObjectMeta{
-					Namespace: pod.Namespace, Name: name, UID: types.UID("plan/" + pod.Namespace + "/" + name),
+					Namespace: pod.Namespace, Name: name, UID: types.UID(UIDPrefix + pod.Namespace + "/" + name),
 					OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))},
 				},
 				Spec: t.Spec.Spec,

@@ -17,8 +17,8 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
-// kinds returns how each kind makes pods. The fields are those of Kubernetes 1.37, JobSet v1alpha2, LeaderWorkerSet
-// v1, Kubeflow v1 and v2beta1, Kubeflow Trainer v1alpha1, Volcano v1alpha1 and KubeRay v1.
+// kinds returns how each kind makes pods, by the fields of Kubernetes 1.37, JobSet v1alpha2, LeaderWorkerSet v1,
+// Kubeflow v1 and v2beta1, Kubeflow Trainer v1alpha1, Volcano v1alpha1 and KubeRay v1.
 func kinds() map[string]func(*builder) error {
 	return map[string]func(*builder) error{
 		"Pod": pod, "Deployment": replicas, "ReplicaSet": replicas, "StatefulSet": replicas, "Job": job,
@@ -83,10 +83,14 @@ func jobSet(b *builder) error {
 		return err
 	}
 	for i := range spec.ReplicatedJobs {
-		r := &spec.ReplicatedJobs[i]
-		for n := range ptr.Deref(r.Replicas, 1) {
+		r, at := &spec.ReplicatedJobs[i], fmt.Sprintf("spec.replicatedJobs[%d].", i)
+		jobs, err := times(at+"replicas", r.Replicas)
+		if err != nil {
+			return err
+		}
+		for n := range jobs {
 			task := fmt.Sprint(r.Name, "-", n)
-			err := b.make(fmt.Sprintf("spec.replicatedJobs[%d].template.spec.template", i), &r.Template.Spec.Template,
+			err := b.make(at+"template.spec.template", &r.Template.Spec.Template,
 				parallel(&r.Template.Spec), task, wellknown.IndexJob, map[string]string{
 					wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: r.Name, wellknown.JobOfJobSet: fmt.Sprint(n),
 					wellknown.JobName: b.object.Name + "-" + task,
@@ -111,13 +115,17 @@ func leaderWorkerSet(b *builder) error {
 	if err := b.spec(&spec); err != nil {
 		return err
 	}
-	size := ptr.Deref(spec.Of.Size, 1)
+	const at = "spec.leaderWorkerTemplate."
+	groups, err := times("spec.replicas", spec.Replicas)
+	size, sizeErr := times(at+"size", spec.Of.Size)
+	if err = errors.Join(err, sizeErr); err != nil {
+		return err
+	}
 	leader := spec.Of.Leader
 	if leader == nil {
 		leader = &spec.Of.Worker
 	}
-	at := "spec.leaderWorkerTemplate."
-	for n := range ptr.Deref(spec.Replicas, 1) {
+	for n := range groups {
 		labels := map[string]string{
 			wellknown.LWSName: b.object.Name, wellknown.LWSGroupIndex: fmt.Sprint(n), wellknown.IndexLeader: "0",
 		}

@@ -23,13 +23,16 @@ import (
 // MaxPods is the most pods that a manifest may make.
 const MaxPods = 10000
 
+// UIDPrefix begins the UIDs of all objects of a manifest, which the API server has not seen.
+const UIDPrefix = "plan/"
+
 // Set is the content of a manifest.
 type Set struct {
-	// Pods have names, UIDs and ranks; each is of one of the Jobs.
+	// Pods have names, ranks, and UIDs that begin with UIDPrefix, in the order of the Jobs.
 	Pods []*corev1.Pod
 	Jobs []Job
-	// PodGroups are objects of that kind, of any API group, as JSON decoded into maps, also those that a controller
-	// would make. Claims and Templates are what pods refer to.
+	// PodGroups are objects of that kind, of any API group, as JSON decoded into maps. A controller would make some of
+	// them. Pods refer to the Claims and Templates.
 	PodGroups []map[string]any
 	Claims    []resourceapi.ResourceClaim
 	Templates []resourceapi.ResourceClaimTemplate
@@ -37,13 +40,12 @@ type Set struct {
 	Ignored []string
 }
 
-// Job is an object that makes pods.
+// Job is an object that makes a number of Pods.
 type Job struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Pods is the number of its pods.
-	Pods int `json:"pods"`
+	Pods      int    `json:"pods"`
 	// Note says what about its pods is not in the manifest.
 	Note string `json:"note,omitempty"`
 }
@@ -87,7 +89,7 @@ func Read(r io.Reader, namespace string) (*Set, error) {
 // Kinds returns the kinds that make pods.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds())) }
 
-// add adds one object, or those of a List.
+// add adds one object, or all objects of a List.
 func (s *Set) add(text []byte, namespace string) error {
 	if string(text) == "null" {
 		return nil // An empty document.
@@ -97,12 +99,7 @@ func (s *Set) add(text []byte, namespace string) error {
 		return err
 	}
 	if o.Kind == "List" {
-		for i, item := range o.List {
-			if err := s.add(item, namespace); err != nil {
-				return fmt.Errorf("items[%d]: %w", i, err)
-			}
-		}
-		return nil
+		return s.list(o.List, namespace)
 	}
 	if o.Namespace == "" {
 		o.Namespace = namespace
@@ -118,6 +115,24 @@ func (s *Set) add(text []byte, namespace string) error {
 	}
 	if err := s.object(&o); err != nil {
 		return fmt.Errorf("%s %s/%s: %w", o.Kind, o.Namespace, o.Name, err)
+	}
+	return nil
+}
+
+// list adds the objects of a List.
+func (s *Set) list(items []json.RawMessage, namespace string) error {
+	for i, item := range items {
+		var is metav1.TypeMeta
+		err := json.Unmarshal(item, &is)
+		switch {
+		case err == nil && is.Kind == "List": // Each level would be read again.
+			err = errors.New("unsupported List in a List")
+		case err == nil:
+			err = s.add(item, namespace)
+		}
+		if err != nil {
+			return fmt.Errorf("items[%d]: %w", i, err)
+		}
 	}
 	return nil
 }
@@ -179,7 +194,7 @@ func into[T any](all *[]T, o *object) error {
 	if meta, ok := any(one).(metav1.Object); ok {
 		meta.SetNamespace(o.Namespace)
 		meta.SetName(o.Name)
-		meta.SetUID(types.UID("plan/" + o.Kind + "/" + o.Namespace + "/" + o.Name))
+		meta.SetUID(types.UID(UIDPrefix + o.Kind + "/" + o.Namespace + "/" + o.Name))
 	}
 	*all = append(*all, *one)
 	return nil
@@ -204,8 +219,19 @@ func (b *builder) spec(out any) error {
 	return nil
 }
 
-// make makes n pods of a template at a path of the object. The labels are those of its controller; index, unless
-// empty, gets the number of each pod. Names begin with the object's and the task's.
+// times returns how often a field has pods made, once if it is absent.
+func times(path string, n *int32) (int32, error) {
+	if n == nil {
+		return 1, nil
+	}
+	if *n < 0 || *n > MaxPods {
+		return 0, fmt.Errorf("%s: %d is not 0 to %d", path, *n, MaxPods)
+	}
+	return *n, nil
+}
+
+// make makes n pods of a template at a path of the object, with the labels that its controller sets. The label index,
+// unless empty, gets the number of each pod. Names begin with the names of the object and the task.
 func (b *builder) make(
 	path string, t *corev1.PodTemplateSpec, n int32, task, index string, labels map[string]string,
 ) error {
@@ -232,7 +258,7 @@ func (b *builder) make(
 		}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: b.object.Namespace, Name: fmt.Sprintf("%s-%d", name, i), Labels: own, Annotations: t.Annotations,
-			UID: types.UID(fmt.Sprint("plan/", len(b.set.Pods))),
+			UID: types.UID(fmt.Sprint(UIDPrefix, len(b.set.Pods))),
 		}, Spec: spec}
 		b.set.Pods = append(b.set.Pods, pod)
 		b.pods++

@@ -107,14 +107,13 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 		http.Error(w, "ask for ?namespace= and &name= of a pod or a gang", http.StatusBadRequest)
 		return
 	}
-	groups, err := groupsOf(now)
-	if err != nil {
-		s.failed(w, r, err)
-		return
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()
-	answer, err := s.options.Pending.Explain(ctx, groups, namespace, name)
+	var answer *explain.Answer
+	groups, err := groupsOf(now)
+	if err == nil {
+		answer, err = s.options.Pending.Explain(ctx, groups, namespace, name)
+	}
 	s.listed(w, r, answer, err)
 }
 
@@ -130,14 +129,13 @@ func (s *Server) plan(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	groups, err := groupsOf(now)
-	if err != nil {
-		s.failed(w, r, err)
-		return
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()
-	answer, err := s.options.Pending.Fit(ctx, groups, set)
+	var answer *explain.Fit
+	groups, err := groupsOf(now)
+	if err == nil {
+		answer, err = s.options.Pending.Fit(ctx, groups, set)
+	}
 	s.listed(w, r, answer, err)
 }
 
