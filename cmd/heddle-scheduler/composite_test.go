@@ -57,7 +57,7 @@ func (w *cluster) composite(name, parent, label string, groups, n int) {
 	}
 }
 
-// startComposite runs the scheduler with the gate CompositePodGroup, on leaves of two nodes and spines of so many leaves.
+// startComposite runs the scheduler with the gate CompositePodGroup, on leaves of two nodes, a number of them in each spine.
 func startComposite(t *testing.T, spines ...int) (w *cluster, leaf, spine map[string]string) {
 	t.Helper()
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, map[featuregate.Feature]bool{

@@ -18,7 +18,7 @@ import (
 // nvidiaMajor is the number of NVIDIA's devices. Nothing opens them.
 const nvidiaMajor = 195
 
-// benchMachine is what all daemons read.
+// benchMachine has the files that all daemons read.
 type benchMachine struct {
 	tree   *sysfstest.Tree
 	driver *nvidia.Driver

@@ -61,8 +61,8 @@ type set struct {
 	wait [][]string
 }
 
-// usage is what daemons take, or one of them: memory in MB, seconds of processor time, and writes to the API server from the
-// start until the idle time and in it.
+// usage holds the resources that daemons use: memory in MB, seconds of processor time, and writes to the API server from
+// the start until the idle time and in it.
 type usage struct {
 	pss, anonymous, cpu   float64
 	startWrites, writes   int

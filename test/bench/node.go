@@ -111,7 +111,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// processorTime is what all threads of a process have used.
+// processorTime returns the processor time of all threads of a process.
 func processorTime(pid int) (time.Duration, error) {
 	// The kernel's CPUCLOCK_SCHED of a process (include/linux/posix-timers.h).
 	var used unix.Timespec

@@ -46,7 +46,7 @@ func Racks() Plan {
 type cluster struct {
 	plan Plan
 	tree *placement.Tree
-	// groups are what the tree is made from.
+	// groups make the tree.
 	groups []v1alpha1.Group
 	// free are the free GPUs of each node.
 	free []int32

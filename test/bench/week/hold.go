@@ -41,7 +41,7 @@ func newHolder(c *cluster) *holder {
 
 func amount(n int32) resource.Quantity { return *resource.NewQuantity(int64(n), resource.DecimalSI) }
 
-// pod is one of a gang, since the time at which that began.
+// pod returns a pod of the gang, created when the gang began.
 func (g *gang) pod(rank int, node string) *corev1.Pod {
 	name := fmt.Sprintf("%d-%d", g.id, rank)
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{

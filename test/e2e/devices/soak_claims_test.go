@@ -20,7 +20,8 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 )
 
-// The soak's last GPU is for claims, and the others are shared; soakSlots, soakCores and soakGiB are what those offer.
+// The soak's last GPU is for claims, and the others are shared; the shared GPUs offer soakSlots, soakCores
+// and soakGiB.
 const (
 	oneClaimed = "claims: {gpus: [\"7\"]}\n"
 	allClaimed = "claims: {gpus: [\"0\", \"1\", \"2\", \"3\", \"4\", \"5\", \"6\", \"7\"]}\n"
@@ -68,7 +69,7 @@ func claimsAndBack(s *soak, t *testing.T, random *rand.Rand) {
 				n++
 			}
 		}
-		if n < 3 { // One is that of shares by claims.
+		if n < 3 { // One has shares by claims.
 			return fmt.Sprintf("%d GPUs are published without taints", n)
 		}
 		return ""

@@ -75,7 +75,7 @@ type Cache struct {
 	members map[types.UID]*member
 	// blocked are pods of no gang that reservations kept off a node.
 	blocked map[types.UID]*corev1.Pod
-	// reservations are of plans, withHold has those of held as well. They are replaced, never changed: scheduling
+	// reservations are made by plans; withHold adds the reservations of held. Both are replaced, never changed: scheduling
 	// cycles read them without the lock.
 	reservations, withHold planner.Reservations
 	held                   *hold

@@ -156,7 +156,7 @@ func TestHoldFollowsItsGang(t *testing.T) {
 	}
 }
 
-// Every ten seconds the nodes are searched again. A node that is no longer among them is for others.
+// Every ten seconds the nodes are searched again. Other pods get a node that has left the result.
 func TestHoldIsRenewed(t *testing.T) {
 	withHolds(t, func(h *holding) {
 		a, _ := h.waits("a", 11*time.Hour+59*time.Minute, 0)

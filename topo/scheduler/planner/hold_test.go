@@ -85,7 +85,7 @@ func TestHoldKeepsMembers(t *testing.T) {
 	}
 }
 
-// A node that is kept takes pods without devices and those of a higher priority, and the rest of its GPUs stays in use.
+// A node that is kept takes pods without devices and pods of a higher priority, and the rest of its GPUs stays in use.
 func TestHeldNode(t *testing.T) {
 	h := newHunt(t, [][]string{{"a 4 0 3"}})
 	r := h.request(1, 6)
