@@ -67,7 +67,7 @@ func DefaultShare() ShareDefaults {
 
 func defaultHealth() Health {
 	return Health{
-		DownAfter: 10 * time.Second, UpAfter: 30 * time.Second,
+		DownAfter: 10 * time.Second, UpAfter: 30 * time.Second, DirtyAfter: 5 * time.Minute,
 		Remediation: RemediationNone, RemediateAfter: 2 * time.Minute,
 	}
 }

@@ -13,10 +13,11 @@ import (
 type Health struct {
 	// Disable disables checks: `all`; `xids`, the driver's error reports; `ecc`, uncorrectable memory errors,
 	// by the driver's report or a GPU's own counters (RAS); `recovery-action`, the driver's request for a
-	// reset; `lost`, GPUs that are gone or do not answer; `hcas`, ports, their subnet manager and rate; `rate`,
+	// reset; `lost`, GPUs that are gone or do not answer; `dirty`, GPUs with a process or memory of a pod that has
+	// ended, which containers then get all the same; `hcas`, ports, their subnet manager and rate; `rate`,
 	// a port slower than before or than similar ones. It replaces DP_DISABLE_HEALTHCHECKS of NVIDIA's device
 	// plugin.
-	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,hcas,rate"`
+	Disable []HealthCheck `yaml:"disable" enum:"all,xids,ecc,recovery-action,lost,dirty,hcas,rate"`
 	// FatalXIDs are XIDs that make the GPU unhealthy until it recovers. A number in neither list has the
 	// meaning of NVIDIA's catalog.
 	FatalXIDs []int `yaml:"fatalXIDs" range:"1-9999" unique:"true"`
@@ -29,6 +30,9 @@ type Health struct {
 	// UpAfter is the time for which a GPU must answer without a recovery action, or a port must be good, until
 	// the device is healthy again.
 	UpAfter time.Duration `yaml:"upAfter" range:"0s-1h"`
+	// DirtyAfter is the time for which a container waits for a GPU with a process or memory of a pod that has ended
+	// until the GPU is unhealthy; it is healthy again `upAfter` after it is clean.
+	DirtyAfter time.Duration `yaml:"dirtyAfter" range:"0s-24h"`
 	// Remediation is the reaction to a GPU that stays unhealthy: `none`; `cordon` sets the taint
 	// `heddle.dev/gpu-unhealthy:NoSchedule` on the Node; `drain` also evicts the GPU's pods within
 	// PodDisruptionBudgets, if a controller recreates them.
@@ -58,6 +62,7 @@ const (
 	CheckECC      HealthCheck = "ecc"
 	CheckRecovery HealthCheck = "recovery-action"
 	CheckLost     HealthCheck = "lost"
+	CheckDirty    HealthCheck = "dirty"
 	CheckHCAs     HealthCheck = "hcas"
 	CheckRate     HealthCheck = "rate"
 )

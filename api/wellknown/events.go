@@ -74,6 +74,9 @@ const (
 	EventSGPURejected = "SGPURejected"
 	// EventSGPUEvicted: a pod without its share waited for longer than `sgpu.rejectedFor`.
 	EventSGPUEvicted = "SGPUEvicted"
+	// EventGPUDirty: a container waits for a GPU because a process or memory of another pod is still on it; the
+	// process, its pod, its memory and since when.
+	EventGPUDirty = "GPUDirty"
 	// EventUnhealthyGPUEvicted: the pod has a GPU that stays unhealthy, and
 	// `health.remediation` is drain.
 	EventUnhealthyGPUEvicted = "UnhealthyGPUEvicted"

@@ -62,6 +62,8 @@ type Options struct {
 	// and asked who uses them; none for a replayed machine.
 	Vendors devgpu.Vendors
 	GPUs    devgpu.Pollers
+	// Occupied are asked what is on a GPU before a container gets it; none for a replayed machine.
+	Occupied devgpu.Sources
 	// Processes knows the containers of processes.
 	Processes cgroup.Proc
 	// Generator makes the driver's static CDI spec.
@@ -150,8 +152,8 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 	})
 	options := devicestate.Options{
 		NodeName: o.NodeName, Kubelet: kubelet.NewReader(a.pods, o.KubeletDir, o.now), API: o.API,
-		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, ProcRoot: o.Processes.Root, Hook: o.Hook,
-		Log: o.Log, Now: o.now,
+		CDIDir: o.CDIDir, StateDir: o.StateDir, DevRoot: o.DevRoot, Hook: o.Hook,
+		GPUs: o.Occupied, Processes: o.Processes, Log: o.Log, Now: o.now,
 	}
 	if o.Limiter != nil {
 		options.Limiter = o.Limiter

@@ -51,6 +51,7 @@ const (
 	bindings      = "heddle_bindings"
 	modePending   = "heddle_gpu_mode_pending"
 	cordoned      = "heddle_gpu_cordoned"
+	dirty         = "heddle_gpu_dirty"
 	rejectedPods  = "heddle_rejected_pods"
 	mpsRunning    = "heddle_mps_daemon_running"
 	mpsRestarts   = "heddle_mps_daemon_restarts_total"
@@ -67,7 +68,10 @@ func nodeMetrics() descs {
 		{modePending, "1 for every GPU that is allocated in another mode than the configuration wants, by UUID.", "gpu"},
 		{cordoned, "1 for every GPU that an operator cordoned, by UUID.", "gpu"},
 		{
-			rejectedPods, "Pods that wait for a share of a GPU, HCAs or IMEX channels that they do not get, by kind of reason.",
+			dirty, "1 for every GPU, by UUID, that its next pod waits for, since a process or memory is still on it.", "gpu",
+		},
+		{
+			rejectedPods, "Pods that wait for a share of a GPU, a clean GPU, HCAs or IMEX channels, by kind of reason.",
 			"kind",
 		},
 		{
@@ -114,6 +118,9 @@ func (a *Agent) Collect(metrics chan<- prometheus.Metric) {
 		if g.Cordoned {
 			a.add(metrics, cordoned, 1, g.UUID)
 		}
+	}
+	for uuid := range a.state.Dirty(0) {
+		a.add(metrics, dirty, 1, uuid)
 	}
 	for _, d := range daemons(a.Limiter) {
 		a.add(metrics, mpsRunning, one(d.State == enforce.Running), d.GPU)

@@ -342,6 +342,7 @@ func (a *Agent) watchHeld(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+			a.state.LookAgain(ctx)
 			for name, s := range a.resources.all() {
 				if s.plugin.NeedsHolders() {
 					a.resources.askHolders(ctx, name, s.plugin)

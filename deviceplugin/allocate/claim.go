@@ -63,6 +63,16 @@ func NewClaim(uid, namespace, name string) *Claim {
 	return &Claim{Version: claimVersion, UID: uid, Namespace: namespace, Name: name}
 }
 
+// GPUs lists the GPUs and MIG devices that the claim's pods use and do not only watch.
+func (c *Claim) GPUs() (uuids []string) {
+	for i := range c.Devices {
+		if d := &c.Devices[i]; d.GPU != "" && !d.Monitor {
+			uuids = append(uuids, d.GPU)
+		}
+	}
+	return uuids
+}
+
 // CDIName returns the name of the device's own CDI spec.
 func (d *ClaimDevice) CDIName() cdi.Name { return cdi.Name{Kind: cdi.Claim, Device: d.CDI} }
 

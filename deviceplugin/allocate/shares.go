@@ -35,9 +35,11 @@ const (
 	RejectedHCAs = "hcas"
 	// RejectedChannels: the pod asks for IMEX channels that it cannot have on this node.
 	RejectedChannels = "imex"
+	// RejectedDirty: a process or memory of another pod is still on a GPU.
+	RejectedDirty = "dirty"
 )
 
-// RejectedError explains why a container gets no share, or not its HCAs or IMEX channels.
+// RejectedError explains why a container gets no share, or not its HCAs or IMEX channels, or waits for its GPUs.
 type RejectedError struct {
 	Container, Kind, Reason string
 	// Never: the node cannot give it that, however much of it is free.
@@ -51,6 +53,8 @@ func (e *RejectedError) Error() string {
 		what = "HCA"
 	case RejectedChannels:
 		what = "IMEX channel"
+	case RejectedDirty:
+		return e.Reason
 	}
 	return "container " + e.Container + " gets no " + what + ": " + e.Reason
 }

@@ -142,6 +142,7 @@ func (d *Driver) start(ctx context.Context) (*kubeletplugin.Helper, error) {
 		kubeletplugin.DriverName(api.Driver), kubeletplugin.NodeName(d.NodeName), kubeletplugin.KubeClient(d.Client),
 		kubeletplugin.PluginDataDirectoryPath(d.Dir),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(d.KubeletDir, "plugins_registry")),
+		kubeletplugin.Serialize(false), // A claim that waits for its GPU holds up no other; the State serializes.
 	)
 }
 

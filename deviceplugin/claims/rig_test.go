@@ -29,6 +29,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/claims/pool"
 	"github.com/heddle-dev/heddle/deviceplugin/devicestate"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
 	"github.com/heddle-dev/heddle/test/inventorytest"
 	"github.com/heddle-dev/heddle/test/machines"
 )
@@ -77,7 +78,7 @@ func unstarted(tb testing.TB, before ...func(*fake.Clientset)) *rig {
 	r.Driver = New(Options{
 		NodeName: node, Client: r.client, Dir: filepath.Join(dir, "plugin"), KubeletDir: dir, Log: log,
 		State: devicestate.New(devicestate.Options{
-			CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), ProcRoot: dir, Hook: "/heddle-cdi-hook", Log: log,
+			CDIDir: filepath.Join(dir, "cdi"), StateDir: filepath.Join(dir, "state"), Processes: cgroup.Proc{Root: dir}, Hook: "/heddle-cdi-hook", Log: log,
 		}, inv),
 		Names: func(uuids []string) []string {
 			names := slices.Clone(uuids)

@@ -16,9 +16,11 @@ import (
 
 	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
+	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -101,7 +103,16 @@ func (s *State) PrepareClaim(ctx context.Context, c *allocate.Claim) (*allocate.
 	if err != nil {
 		return nil, err
 	}
-	prepared, err := s.writeClaim(ctx, c)
+	prepared := c
+	if old == nil {
+		err = s.await(ctx, "", kubelet.Pod{}, c.GPUs())
+		for i := 0; err != nil && i < len(c.Pods); i++ {
+			s.api.WarnPod(c.Pods[i], wellknown.EventGPUDirty, err.Error())
+		}
+	}
+	if err == nil {
+		prepared, err = s.writeClaim(ctx, c)
+	}
 	switch {
 	case err == nil:
 		s.putClaim(prepared)
@@ -186,7 +197,7 @@ func (s *State) claimEdits(
 	for i := range next.Devices {
 		d := &next.Devices[i]
 		if d.Channel > 0 {
-			node, err := gpu.Channel(s.options.ProcRoot, d.Channel)
+			node, err := gpu.Channel(s.options.Processes.Root, d.Channel)
 			if err != nil {
 				return nil, nil, fmt.Errorf("request %s: %w", d.Request, err)
 			}

@@ -64,10 +64,8 @@ func (s *State) Held(ctx context.Context) ([]inventory.Held, error) {
 // claimedLocked returns the GPUs of claims. The caller holds mu.
 func (s *State) claimedLocked() (held []inventory.Held) {
 	for _, c := range s.claims {
-		for i := range c.Devices {
-			if d := &c.Devices[i]; d.GPU != "" && !d.Monitor {
-				held = append(held, inventory.Held{Resource: claims.Driver, ID: d.GPU, Pod: c.String()})
-			}
+		for _, uuid := range c.GPUs() {
+			held = append(held, inventory.Held{Resource: claims.Driver, ID: uuid, Pod: c.String()})
 		}
 	}
 	return held

@@ -80,6 +80,9 @@ func (s *State) prepare(ctx context.Context, c kubelet.Container, seen *observat
 		return err
 	}
 	shares, result, err := s.decide(c, held, pod, seen)
+	if err == nil {
+		err = s.awaitGPUs(ctx, c, result.Devices.GPUs, seen)
+	}
 	if err != nil || result.HasShares() || s.waited(c) {
 		s.noteRejection(c.Pod, err)
 	}

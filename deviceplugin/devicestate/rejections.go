@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/report"
 )
 
-// Rejections returns the pods with containers that wait for shares, HCAs or IMEX channels now, by namespace
+// Rejections returns the pods with containers that wait for shares, clean GPUs, HCAs or IMEX channels now, by namespace
 // and name. None that requests one has started.
 func (s *State) Rejections() []report.Rejection {
 	s.mu.Lock()
@@ -24,13 +24,14 @@ func (s *State) Rejections() []report.Rejection {
 	return all
 }
 
-// waited reports whether a container was rejected for want of HCAs or IMEX channels. A
+// waited reports whether a container waited for HCAs, IMEX channels or clean GPUs. A
 // pod's other containers without shares have no part in that.
 func (s *State) waited(c kubelet.Container) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.rejected[c.Pod]
-	return x.Container == c.Name && (x.Kind == allocate.RejectedHCAs || x.Kind == allocate.RejectedChannels)
+	return x.Container == c.Name && slices.Contains(
+		[]string{allocate.RejectedHCAs, allocate.RejectedChannels, allocate.RejectedDirty}, x.Kind)
 }
 
 // noteRejection keeps whether a pod is rejected, and reports a reason that differs from the last one.
@@ -68,6 +69,8 @@ func (s *State) noteRejection(p kubelet.Pod, err error) {
 		reason = wellknown.EventHCARejected
 	case allocate.RejectedChannels:
 		reason = wellknown.EventIMEXRejected
+	case allocate.RejectedDirty:
+		reason = wellknown.EventGPUDirty
 	}
 	s.api.WarnPod(p, reason, rejected.Error())
 }

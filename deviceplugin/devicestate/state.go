@@ -35,6 +35,9 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
 	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/deviceplugin/report"
+	"github.com/heddle-dev/heddle/discovery/bounded"
+	"github.com/heddle-dev/heddle/discovery/cgroup"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/sharing/enforce"
 )
@@ -61,8 +64,9 @@ type Options struct {
 	StateDir string
 	// DevRoot is the directory of the runtime's device nodes; default /dev.
 	DevRoot string
-	// ProcRoot is the host's procfs; default /proc.
-	ProcRoot string
+	// GPUs know what is on a GPU, and Processes where processes run. There are no GPUs on a replayed machine.
+	GPUs      gpu.Sources
+	Processes cgroup.Proc
 	// Hook is heddle-cdi-hook's path on the node, which adds hints to a container's
 	// /etc/nccl.conf; empty: hints are in the environment alone.
 	Hook string
@@ -93,6 +97,9 @@ type State struct {
 	// the clock, a file being written looks stale.
 	files sync.RWMutex
 
+	asking      sync.Mutex // guards occupancies
+	occupancies bounded.Group[string, gpu.Occupancy]
+
 	mu sync.Mutex // guards all below
 	// entries are by device. An entry is never changed, but replaced.
 	entries map[string]*allocate.Entry
@@ -104,6 +111,8 @@ type State struct {
 	uncertain map[kubelet.Container]uncertain
 	// rejected are the pods that wait for shares, HCAs or IMEX channels.
 	rejected map[kubelet.Pod]report.Rejection
+	// dirty are the GPUs with something on them that keeps them from their next pods.
+	dirty map[string]dirt
 	// drifts are the differences that the last Reconcile found.
 	drifts map[Drift]bool
 	// decisions counts them.
@@ -116,7 +125,7 @@ type State struct {
 // not an error: the other containers need the plugin.
 func New(o Options, inv *inventory.Inventory) *State {
 	o.Log, o.DevRoot = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.DevRoot, "/dev")
-	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
+	o.Processes.Root = cmp.Or(o.Processes.Root, "/proc")
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -130,7 +139,8 @@ func New(o Options, inv *inventory.Inventory) *State {
 		cdi:          cdi.Files{SpecDir: o.CDIDir, DeviceDir: filepath.Join(o.StateDir, "devices"), DevRoot: o.DevRoot},
 		changed:      notify.New(), registered: notify.New(), problems: report.Faults{Log: o.Log}, api: o.API,
 		gone: make(map[string]time.Time), uncertain: make(map[kubelet.Container]uncertain),
-		drifts: make(map[Drift]bool), rejected: make(map[kubelet.Pod]report.Rejection), starting: keymutex.NewHashed(0),
+		drifts: make(map[Drift]bool), dirty: make(map[string]dirt),
+		rejected: make(map[kubelet.Pod]report.Rejection), starting: keymutex.NewHashed(0),
 	}
 	s.inventory.Store(inv)
 	entries, err := s.checkpoint.load()

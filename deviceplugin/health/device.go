@@ -25,6 +25,7 @@ type gpu struct {
 	asked bool
 	// latch is an error that holds until the GPU has recovered.
 	latch latch
+	dirty string // What has kept it from its next pod for too long.
 	// last is the last fault.
 	last fault
 	// away is when it was last gone or lost.
@@ -92,6 +93,8 @@ func (g *gpu) fault(now time.Time, h *config.Health) (Cause, string) {
 		return NotAnswering, fmt.Sprintf("the driver has failed for %s: %v", h.DownAfter, g.pulse.Err)
 	case h.Checks(config.CheckRecovery) && g.pulse.Action != devgpu.ActionUnknown && g.pulse.Action != devgpu.ActionNone:
 		return RecoveryAction, fmt.Sprintf("the driver asks for a %s", g.pulse.Action)
+	case h.Checks(config.CheckDirty) && g.dirty != "":
+		return Dirty, g.dirty
 	}
 	return "", ""
 }

@@ -69,6 +69,10 @@ func pulse(at int, action devgpu.Action, err error) step {
 	}}
 }
 
+func dirty(at int, what string) step {
+	return step{at, func(t *tracker, _ time.Time) { t.gpu("GPU-0").dirty = what }}
+}
+
 // wait lets time pass.
 func wait(at int) step { return step{at, func(*tracker, time.Time) {}} }
 
@@ -172,6 +176,12 @@ func TestGPU(t *testing.T) {
 		}},
 		{"failing for long", []step{healthy, pulse(10, "", errors.New("temperature: Unknown Error")), wait(20)}, []string{
 			"0 healthy", "10 healthy", "20 NotAnswering: the driver has failed for 10s: temperature: Unknown Error",
+		}},
+		{"not clean for too long, then clean for 30s", []step{
+			healthy, none, dirty(10, "a process"), dirty(20, ""), wait(50),
+			configure(51, func(h *config.Health) { h.Disable = []config.HealthCheck{config.CheckDirty} }), dirty(52, "a process"),
+		}, []string{
+			"0 healthy", "1 healthy", "10 Dirty: a process", "20 Dirty: a process; " + well, "50 healthy", "51 healthy", "52 healthy",
 		}},
 		{"unhealthy by the scan", []step{scan(0, gpus(machine.Unhealthy)), scan(10, gpus(machine.Healthy)), wait(40)}, []string{
 			"0 Failed: reported by the scan", "10 Failed: reported by the scan; " + well, "40 healthy",

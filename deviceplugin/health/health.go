@@ -39,6 +39,8 @@ const (
 	Failed Cause = "Failed"
 	// UncorrectableErrors is a GPU with counters that report uncorrectable errors.
 	UncorrectableErrors Cause = machine.UncorrectableErrors
+	// Dirty is a GPU that has had a process or memory of a pod that has ended for too long.
+	Dirty Cause = "Dirty"
 	// Gone is a device that was there and is not any more.
 	Gone Cause = "Gone"
 	// PortDown is an HCA without an active port.

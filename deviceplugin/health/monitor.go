@@ -110,6 +110,15 @@ func (m *Monitor) Reset(uuid string) {
 	m.apply(func(now time.Time) { m.tracker.gpu(uuid).away = now })
 }
 
+// SetDirty takes the GPUs that are not clean, by UUID and with what is on them.
+func (m *Monitor) SetDirty(gpus map[string]string) {
+	m.apply(func(time.Time) {
+		for uuid, g := range m.tracker.gpus {
+			g.dirty = gpus[uuid]
+		}
+	})
+}
+
 // Run polls and watches the GPUs, follows the source and lets time pass until
 // ctx ends, and then returns nil.
 func (m *Monitor) Run(ctx context.Context) error {

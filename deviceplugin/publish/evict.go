@@ -49,7 +49,8 @@ func Rejected(
 			}
 		}
 		at := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return string(p.UID) == r.UID })
-		if at < 0 || patience <= 0 || now.Sub(r.Since) < patience || !idle(pods[at], resources...) {
+		if at < 0 || r.Kind == allocate.RejectedDirty || patience <= 0 || now.Sub(r.Since) < patience ||
+			!idle(pods[at], resources...) {
 			continue
 		}
 		// The next pod of a controller would ask for the same.

@@ -9,7 +9,6 @@
 package cgroup
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -140,33 +139,44 @@ type Opener struct {
 // stands, such as /dev/nvidia: a driver container has its own /dev, below its
 // root. hidden counts the processes that this one may not look into.
 func (p Proc) Openers(texts []string) (found []Opener, hidden int, err error) {
-	all, err := os.ReadDir(p.Root)
-	if err != nil {
-		return nil, 0, fmt.Errorf("list processes: %w", err)
-	}
-	for _, entry := range all {
-		pid, notPID := strconv.Atoi(entry.Name())
-		if notPID != nil {
-			continue
-		}
-		paths, fault := p.open(pid, texts)
+	all, err := p.PIDs()
+	for _, pid := range all {
+		paths, fault := p.Open(pid, texts...)
 		switch {
 		case errors.Is(fault, fs.ErrNotExist), errors.Is(fault, syscall.ESRCH): // It has ended.
 		case fault != nil:
 			hidden++
 		case len(paths) > 0:
-			// A process that ends now has no name any more.
-			name, _ := read(filepath.Join(p.Root, entry.Name(), "comm"))
-			found = append(found, Opener{PID: pid, Command: strings.TrimSpace(string(name)), Paths: paths})
+			found = append(found, Opener{PID: pid, Command: p.Command(pid), Paths: paths})
 		}
 	}
-	slices.SortFunc(found, func(a, b Opener) int { return cmp.Compare(a.PID, b.PID) })
-	return found, hidden, nil
+	return found, hidden, err
 }
 
-// open returns the paths that a process has open, sorted. A descriptor may be closed
-// between its listing and the look at it.
-func (p Proc) open(pid int, texts []string) ([]string, error) {
+// Command returns the command of a process, cut to 15 bytes; empty if it has ended.
+func (p Proc) Command(pid int) string {
+	name, _ := read(filepath.Join(p.Root, strconv.Itoa(pid), "comm"))
+	return strings.TrimSpace(string(name))
+}
+
+// PIDs returns all processes, sorted.
+func (p Proc) PIDs() (all []int, err error) {
+	entries, err := os.ReadDir(p.Root)
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			all = append(all, pid)
+		}
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// Open returns the paths with one of the texts that a process has open, sorted. A descriptor may be closed between
+// its listing and the look at it.
+func (p Proc) Open(pid int, texts ...string) ([]string, error) {
 	dir := filepath.Join(p.Root, strconv.Itoa(pid), "fd")
 	descriptors, err := os.ReadDir(dir)
 	if err != nil {

@@ -165,7 +165,8 @@ type Process struct {
 	// this process is in it.
 	PID int
 	// Bytes of the GPU's memory; -1 if the driver does not report them.
-	Bytes int64
+	Bytes   int64
+	Passive bool // It has no compute context.
 }
 
 // Sample is how busy a process kept a GPU.

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -61,6 +62,30 @@ func (s Sources) Pollers() Pollers {
 		}
 	}
 	return all
+}
+
+// Occupancy is what is on a GPU or a part of one. Of its memory Used bytes are in use, -1 if unknown, without the
+// driver's own, and at most Idle while no process has any.
+type Occupancy struct {
+	Processes  []Process
+	Used, Idle int64
+}
+
+// Occupied is a [Library] whose driver knows what is on a GPU or a part of one, by UUID: ErrAbsent if the open session
+// has not read it. A call may block for ever.
+type Occupied interface {
+	Occupancy(uuid string) (Occupancy, error)
+}
+
+// Occupancy implements [Occupied].
+func (s Sources) Occupancy(uuid string) (on Occupancy, err error) {
+	err = ErrAbsent
+	for i := 0; i < len(s) && errors.Is(err, ErrAbsent); i++ {
+		if driver, ok := s[i].Library.(Occupied); ok {
+			on, err = driver.Occupancy(uuid)
+		}
+	}
+	return on, err
 }
 
 // Generate implements [EditsGenerator]: every vendor makes the devices of its

@@ -11,7 +11,8 @@ const (
 	// ScanTimeout bounds one scan of a vendor's GPUs, unless a [Reader] has another.
 	ScanTimeout = bounded.DefaultTimeout
 	// PollTimeout bounds one poll of all GPUs.
-	PollTimeout = 2 * time.Second
+	PollTimeout      = 2 * time.Second
+	OccupancyTimeout = time.Second // OccupancyTimeout bounds the question what is on GPUs.
 	// EventWait bounds one wait for an event, so that a session can be ended. An event ends the wait at once.
 	// Every wait that ends wakes the process up.
 	EventWait = 4 * time.Second

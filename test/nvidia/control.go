@@ -40,7 +40,7 @@ type GPU struct {
 	Fabric, Status, HealthMask, Clique int
 }
 
-// Process is a program that uses a GPU, by index.
+// Process is a program that uses a GPU, by index. With PID 0 it is memory in use that no listed process has.
 type Process struct {
 	GPU, PID int
 	Bytes    int64

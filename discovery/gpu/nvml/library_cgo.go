@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -99,7 +100,7 @@ func (l *Library) remember(uuid string, device nvml.Device) {
 	}
 }
 
-// enter lets a call about a GPU into the open session, which is not ended until
+// enter lets a call about a GPU or a MIG device into the open session, which is not ended until
 // the gate is left.
 func (l *Library) enter(uuid string) (nvml.Device, error) {
 	if !l.gate.TryAcquire(1) {
@@ -107,6 +108,11 @@ func (l *Library) enter(uuid string) (nvml.Device, error) {
 	}
 	handles, _ := l.handles()
 	device, ok := handles[uuid]
+	if !ok && handles != nil && strings.HasPrefix(uuid, "MIG-") {
+		var ret nvml.Return
+		device, ret = l.api.DeviceGetHandleByUUID(uuid)
+		ok = ret == nvml.SUCCESS
+	}
 	if !ok {
 		l.leave()
 		return nil, fmt.Errorf("GPU %s is %w: no session has read it", uuid, gpu.ErrAbsent)

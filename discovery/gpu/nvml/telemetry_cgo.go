@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -160,23 +161,66 @@ func (l *Library) Usage(uuid string, after uint64) (gpu.Usage, error) {
 		return gpu.Usage{}, err
 	}
 	defer l.leave()
-	infos, ret := device.GetComputeRunningProcesses()
-	if ret != nvml.SUCCESS {
-		return gpu.Usage{}, failure("processes of GPU "+uuid, ret)
+	u := gpu.Usage{}
+	if u.Processes, err = processes(uuid, device.GetComputeRunningProcesses); err != nil {
+		return u, err
 	}
-	u := gpu.Usage{Processes: make([]gpu.Process, 0, len(infos))}
+	if u.Samples, err = l.samples(device, after); err != nil {
+		u.SamplesErr = fmt.Errorf("utilization of GPU %s: %w", uuid, err)
+	}
+	return u, nil
+}
+
+func processes(uuid string, list func() ([]nvml.ProcessInfo, nvml.Return)) ([]gpu.Process, error) {
+	infos, ret := list()
+	if ret != nvml.SUCCESS {
+		return nil, failure("processes of GPU "+uuid, ret)
+	}
+	all := make([]gpu.Process, 0, len(infos))
 	for _, info := range infos {
 		p := gpu.Process{PID: int(info.Pid), Bytes: -1}
 		// NVML_VALUE_NOT_AVAILABLE has all bits set.
 		if info.UsedGpuMemory <= math.MaxInt64 {
 			p.Bytes = int64(info.UsedGpuMemory)
 		}
-		u.Processes = append(u.Processes, p)
+		all = append(all, p)
 	}
-	if u.Samples, err = l.samples(device, after); err != nil {
-		u.SamplesErr = fmt.Errorf("utilization of GPU %s: %w", uuid, err)
+	return all, nil
+}
+
+// idleBytes is more than NVML reports in use on a GPU without a process, which is at most some dozen MiB with MIG or
+// an idle MPS server, and less than a CUDA context has on a GPU for servers.
+const idleBytes = 256 << 20
+
+// Occupancy implements [gpu.Occupied]. Drivers before R510 do not separate what they reserve from what is in use. A
+// display uses memory, and so does the kernel where a GPU's memory is a NUMA node (Grace).
+func (l *Library) Occupancy(uuid string) (gpu.Occupancy, error) {
+	device, err := l.enter(uuid)
+	if err != nil {
+		return gpu.Occupancy{}, err
 	}
-	return u, nil
+	defer l.leave()
+	on := gpu.Occupancy{Used: -1, Idle: idleBytes}
+	if on.Processes, err = processes(uuid, device.GetComputeRunningProcesses); err != nil {
+		return on, err
+	}
+	drawing, _ := processes(uuid, device.GetGraphicsRunningProcesses)
+	for _, p := range drawing {
+		if p.Passive = true; !slices.ContainsFunc(on.Processes, func(c gpu.Process) bool { return c.PID == p.PID }) {
+			on.Processes = append(on.Processes, p)
+		}
+	}
+	display, _ := device.GetDisplayActive()
+	ret := nvml.ERROR_NOT_SUPPORTED
+	if l.has("nvmlDeviceGetNumaNodeId") {
+		_, ret = device.GetNumaNodeId()
+	}
+	if display == nvml.FEATURE_DISABLED && ret != nvml.SUCCESS && l.has("nvmlDeviceGetMemoryInfo_v2") {
+		if memory, ret := device.GetMemoryInfo_v2(); ret == nvml.SUCCESS && memory.Used <= math.MaxInt64 {
+			on.Used = int64(memory.Used)
+		}
+	}
+	return on, nil
 }
 
 // samples are after a time of the driver's.

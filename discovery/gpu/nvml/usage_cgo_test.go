@@ -10,6 +10,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -33,6 +34,64 @@ func TestProcesses(t *testing.T) {
 	answer = nvml.ERROR_GPU_IS_LOST
 	if got, err := b.library.Usage("GPU-1", 0); !errors.Is(err, gpu.ErrLost) || got.Processes != nil {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestOccupancy: a process that draws and computes counts as one that computes, the memory of a display is no sign of a
+// process, and a driver that does not separate its own memory reports none.
+func TestOccupancy(t *testing.T) {
+	b := newBoard(t)
+	if _, err := b.library.Occupancy("MIG-1"); !errors.Is(err, gpu.ErrAbsent) {
+		t.Errorf("without a session: %v", err)
+	}
+	b.read(t)
+	d, display := b.devices[1], nvml.FEATURE_DISABLED
+	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+		return []nvml.ProcessInfo{{Pid: 41, UsedGpuMemory: 3 << 30}}, nvml.SUCCESS
+	}
+	d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+		return []nvml.ProcessInfo{{Pid: 41, UsedGpuMemory: 3 << 30}, {Pid: 42, UsedGpuMemory: 4 << 20}}, nvml.SUCCESS
+	}
+	d.GetDisplayActiveFunc = func() (nvml.EnableState, nvml.Return) { return display, nvml.SUCCESS }
+	d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
+		return nvml.Memory_v2{Reserved: 1 << 30, Used: 3<<30 + 8<<20}, nvml.SUCCESS
+	}
+	numa := nvml.ERROR_NOT_SUPPORTED
+	d.GetNumaNodeIdFunc = func() (int, nvml.Return) { return 2, numa }
+	api, ok := b.library.api.(*mock.Interface)
+	if !ok {
+		t.Fatalf("%T", b.library.api)
+	}
+	api.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
+		if uuid != "MIG-1" {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		return d, nvml.SUCCESS
+	}
+	check := func(uuid string, used int64) {
+		t.Helper()
+		want := gpu.Occupancy{
+			Processes: []gpu.Process{{PID: 41, Bytes: 3 << 30}, {PID: 42, Bytes: 4 << 20, Passive: true}}, Used: used, Idle: 256 << 20,
+		}
+		got, err := b.library.Occupancy(uuid)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", uuid, err, diff)
+		}
+	}
+	check("GPU-1", 3<<30+8<<20)
+	check("MIG-1", 3<<30+8<<20)
+	if _, err := b.library.Occupancy("MIG-2"); !errors.Is(err, gpu.ErrAbsent) {
+		t.Errorf("an unknown MIG device: %v", err)
+	}
+	api.ExtensionsFunc = func() nvml.ExtendedInterface { return symbols{missing: "nvmlDeviceGetMemoryInfo_v2"} }
+	check("GPU-1", -1)
+	api.ExtensionsFunc, display = func() nvml.ExtendedInterface { return symbols{} }, nvml.FEATURE_ENABLED
+	check("GPU-1", -1)
+	display, numa = nvml.FEATURE_DISABLED, nvml.SUCCESS
+	check("GPU-1", -1)
+	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
+	if _, err := b.library.Occupancy("GPU-1"); !errors.Is(err, gpu.ErrLost) {
+		t.Errorf("a lost GPU: %v", err)
 	}
 }
 

@@ -21,7 +21,7 @@
  *                                      MIG is -1 (not capable), 0 (off), or 1 and
  *                                      the number of instances; ARG of a failure
  *                                      may be an instance's number
- *   process N PID BYTES
+ *   process N PID BYTES                PID 0: memory of no process that the driver lists
  *   event N TYPE DATA                  delivered once, in order, to each event set
  *   fail FUNCTION N ARG RETURN         N or ARG -1: any; FUNCTION without "nvml"
  *   slow FUNCTION N MILLISECONDS
@@ -588,6 +588,38 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t s
 	return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m) {
+	DEVICE(d, -1);
+	char line[LINE];
+	int n;
+	unsigned pid;
+	unsigned long long bytes;
+	m->total = d.handle->mib << 20;
+	m->reserved = 512ULL << 20;
+	m->used = 4ULL << 20;
+	FILE *f = control(NULL);
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "process %d %u %llu", &n, &pid, &bytes) == 3 && n == d.handle->index)
+			m->used += bytes;
+	if (f)
+		fclose(f);
+	m->free = m->total - m->reserved - m->used;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t d, nvmlEnableState_t *active) {
+	DEVICE(d, -1);
+	*active = NVML_FEATURE_DISABLED;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned *count, nvmlProcessInfo_t *infos) {
+	DEVICE(d, -1);
+	(void)infos;
+	*count = 0;
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *count, nvmlProcessInfo_t *infos) {
 	DEVICE(d, -1);
 	char line[LINE];
@@ -596,7 +628,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *c
 	unsigned long long bytes;
 	FILE *f = control(NULL);
 	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "process %d %u %llu", &n, &pid, &bytes) == 3 && n == d.handle->index) {
+		if (sscanf(line, "process %d %u %llu", &n, &pid, &bytes) == 3 && n == d.handle->index && pid) {
 			if (found < room)
 				infos[found] = (nvmlProcessInfo_t){pid, bytes, 0xffffffff, 0xffffffff};
 			found++;

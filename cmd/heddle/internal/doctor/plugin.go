@@ -152,6 +152,7 @@ func rejectedRemedies() map[string]string {
 		"allocation":  "Its scheduler chose so." + evicted,
 		"unscheduled": "Use a scheduler that knows shared GPUs (spec.schedulerName), or set sgpu.unscheduled: place.",
 		"full":        "It starts when there is room." + evicted,
+		"dirty":       "It starts when the GPU is clean: docs/operate/dirty-gpus.md.",
 		"imex":        "Correct its annotation, or gpuDevice.imexChannels; the module nvidia makes the node's channels.",
 		"hcas": "It starts when there are enough healthy HCAs." +
 			strings.Replace(evicted, "sgpu.rejectedFor", "a minute", 1),

@@ -108,7 +108,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 	options := agent.Options{
 		NodeName: o.NodeName, Configs: configs, Source: from,
 		Generator: o.generator(), Strategy: resource.Strategy(o.strategy), Features: o.features(),
-		Vendors: host.Vendors(), GPUs: o.GPUs.Pollers(), Processes: cgroup.Proc{Root: o.ProcRoot},
+		Vendors: host.Vendors(), GPUs: o.GPUs.Pollers(), Occupied: o.GPUs, Processes: cgroup.Proc{Root: o.ProcRoot},
 		KubeletDir: o.kubeletDir, CDIDir: o.cdiDir, StateDir: o.stateDir, DevRoot: o.DevRoot,
 		Release: o.Release, Released: under, API: api,
 		Interval: o.Interval, Registerer: registry, PodRegisterer: pods, Log: log,
