@@ -45,11 +45,13 @@ import (
 const labelsTimeout = 10 * time.Second
 
 // actEvery is the longest time between two writes of what the API server and the containers have, actRetry that after
-// an error, and actPause the shortest: many pods start at once.
+// an error, and actPause the shortest: many pods start at once. actFirst is how long the first write waits for the
+// kubelet to register the resources, so that there is no second one.
 const (
 	actEvery = 10 * time.Second
 	actRetry = time.Second
 	actPause = 200 * time.Millisecond
+	actFirst = time.Second
 )
 
 // Options configures an Agent.
@@ -249,6 +251,10 @@ func (a *Agent) act(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-a.found: // Before the first round nothing is known.
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(actFirst):
 	}
 	for ctx.Err() == nil {
 		_, pods, _ := a.API.Pods()

@@ -72,20 +72,6 @@ func saveMemory() {
 	}
 }
 
-// SaveTime trades back a part of the memory that [Run] saves by: pods wait for a daemon that
-// calls it. It has no effect in a process that is not the daemon's own.
-func SaveTime(ctx context.Context) {
-	if ctx.Value(ownProcess{}) == nil {
-		return
-	}
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
-}
-
 func releaseMemory() {
 	debug.FreeOSMemory()
 	time.AfterFunc(releaseEvery, releaseMemory)

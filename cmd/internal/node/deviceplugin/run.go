@@ -117,7 +117,6 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 		if options.Claims, err = o.claimsClient(); err != nil {
 			return fmt.Errorf("DRA driver: %w", err)
 		}
-		program.SaveTime(ctx) // NodePrepareResources runs beside the informers and the agent.
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return api.Run(ctx) })
