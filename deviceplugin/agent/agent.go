@@ -45,8 +45,8 @@ import (
 const labelsTimeout = 10 * time.Second
 
 // actEvery is the longest time between two writes of what the API server and the containers have, actRetry that after
-// an error, and actPause the shortest: many pods start at once. actFirst is how long the first write waits for the
-// kubelet to register the resources, so that there is no second one.
+// an error, and actPause the shortest: many pods start at once. actFirst bounds how long the first write waits for the
+// driver's CDI spec: without it nothing is served yet, and each start would write twice.
 const (
 	actEvery = 10 * time.Second
 	actRetry = time.Second
@@ -252,9 +252,15 @@ func (a *Agent) act(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-a.found: // Before the first round nothing is known.
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(actFirst):
+	for late := time.After(actFirst); !a.driver.known.Load(); {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.found:
+			continue
+		case <-late:
+		}
+		break
 	}
 	for ctx.Err() == nil {
 		_, pods, _ := a.API.Pods()
