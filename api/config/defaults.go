@@ -69,6 +69,7 @@ func defaultHealth() Health {
 	return Health{
 		DownAfter: 10 * time.Second, UpAfter: 30 * time.Second,
 		Remediation: RemediationNone, RemediateAfter: 2 * time.Minute,
+		MaxWithdrawnPercent: 10, ProbeAfter: time.Minute,
 	}
 }
 

@@ -36,6 +36,12 @@ type Health struct {
 	// RemediateAfter is the time for which a GPU must be unhealthy before the remediation, and all GPUs healthy
 	// before it ends.
 	RemediateAfter time.Duration `yaml:"remediateAfter" range:"0s-1h"`
+	// MaxWithdrawnPercent is the part of the nodes with GPUs that may be withdrawn at a time because they reject
+	// pod after pod; one node always may. `0` withdraws none.
+	MaxWithdrawnPercent int `yaml:"maxWithdrawnPercent" range:"0-100"`
+	// ProbeAfter is the time after which a withdrawn node gets one pod as a probe. It doubles with each probe
+	// that fails, up to an hour.
+	ProbeAfter time.Duration `yaml:"probeAfter" range:"1s-1h"`
 }
 
 // RemediationPolicy is how far remediation goes.

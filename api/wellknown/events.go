@@ -12,6 +12,9 @@ const (
 	// by `health.remediation`, because a GPU stays unhealthy; the GPUs and the pods that
 	// still have them.
 	ConditionRemediation = "HeddleRemediation"
+	// ConditionRejects of heddle-device-plugin: True while the node rejects pod after pod; why, and whether it
+	// is withdrawn, waits for a pod as a probe, or stays in service.
+	ConditionRejects = "HeddleRejectsPods"
 	// ConditionFabric of heddle-topo-master: True while every known cable is where it
 	// belongs; Unknown while no switch behind the node's ports is known.
 	ConditionFabric = "HeddleFabric"
@@ -42,6 +45,10 @@ const (
 	EventDeviceUnhealthy = "DeviceUnhealthy"
 	// EventRemediationStarted: the Node is cordoned because a GPU stays unhealthy; which.
 	EventRemediationStarted = "GPURemediationStarted"
+	// EventWithdrawn: the node rejects pod after pod, and all its devices are withdrawn; why.
+	EventWithdrawn = "NodeWithdrawn"
+	// EventNotWithdrawn: the node rejects pod after pod, and stays in service; why.
+	EventNotWithdrawn = "NodeNotWithdrawn"
 	// EventNothingToOffer: a resource has lost its last device.
 	EventNothingToOffer = "NothingToOffer"
 	// EventGPUReleaseInvalid: the annotation of a release does not parse.
@@ -56,6 +63,8 @@ const (
 	EventDeviceRecovered = "DeviceRecovered"
 	// EventRemediationEnded: all GPUs are healthy again, and the Node is no longer cordoned.
 	EventRemediationEnded = "GPURemediationEnded"
+	// EventReturned: a pod has started, and a node that rejected pod after pod is in service again.
+	EventReturned = "NodeReturned"
 	// EventGPUsReleased: an operator released the driver; until when.
 	EventGPUsReleased = "GPUsReleased"
 	// EventGPUReleaseEnded: the release was canceled or has expired.

@@ -24,6 +24,10 @@ func (d Domains) NodeTaints() []string {
 // health.remediation is on.
 const UnhealthyGPU = Prefix + "gpu-unhealthy"
 
+// RejectsPods is the key of the taint of a Node that heddle-device-plugin has withdrawn because it rejects pod after
+// pod, of effect NoSchedule; its value is empty.
+const RejectsPods = Prefix + "rejects-pods"
+
 // OwnedTaints is the Node annotation that records which taints heddle set, as a
 // JSON list of "key:effect": taints are an atomic list without owners.
 const OwnedTaints = Prefix + "owned-taints"

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -82,6 +83,8 @@ type Options struct {
 	// path on the host.
 	Claims    kubernetes.Interface
 	ClaimsDir string
+	// Withdrawn is the ConfigMap of withdrawn nodes; without a name this node never is one.
+	Withdrawn types.NamespacedName
 	// Hook is heddle-cdi-hook's path on the node; empty without.
 	Hook string
 	// Limiter makes the limits of shares hold; without one nothing does.
@@ -113,6 +116,7 @@ type Agent struct {
 	shares    *shares
 	meter     *meter
 	publisher *publish.Publisher
+	rejects   *rejects
 	// claims is the DRA driver; nil without one.
 	claims *claims.Driver
 
@@ -170,6 +174,7 @@ func New(o Options, conn *grpc.ClientConn) *Agent {
 		requests:   &requests{Options: &a.Options, state: a.state, last: &a.last},
 		registered: notify.New(), running: map[string]*running{},
 	}
+	a.rejects = newRejects(&a.Options, a.state, &a.last)
 	before := a.newRound(inv, &health.Snapshot{Machine: inv.Machine}, nil, release.Request{})
 	before.Wanted = a.resources.wanted(before)
 	a.last.Store(before)
@@ -238,6 +243,7 @@ func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
 				a.resources.noteRegistrations()
 			case <-a.Release.ClosedChanged():
 			case <-a.driver.tried:
+			case <-a.rejects.changed:
 			case <-ticker.C:
 			}
 		}
@@ -264,6 +270,7 @@ func (a *Agent) act(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		_, pods, _ := a.API.Pods()
+		a.rejects.look(ctx)
 		next := a.shares.reconcile(ctx, a.last.Load(), a.publisher.Publish(ctx, actEvery))
 		select {
 		case <-ctx.Done():

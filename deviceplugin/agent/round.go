@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/breaker"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -51,6 +52,8 @@ func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.state.Update(inv)
 	if reason := a.state.Unwritable(); reason != "" {
 		inv = inv.AllUnavailable(reason)
+	} else if rejects := a.rejects.now.Load(); rejects.Phase == breaker.Withdrawn {
+		inv = inv.AllUnavailable(rejects.String())
 	}
 	r := a.newRound(inv, found, modes, lasting)
 	r.Wanted = a.resources.update(ctx, group, r, ready)
@@ -141,6 +144,7 @@ func (a *Agent) newRound(
 ) *publish.Round {
 	r := &publish.Round{
 		Node: a.NodeName, Vendors: a.Vendors, Inventory: inv, Health: found, Modes: modes, Release: lasting,
+		Rejects: *a.rejects.now.Load(),
 		Sharing: inv.Config.Mode == config.ModeSGPU || a.modes.Any(config.ModeSGPU),
 	}
 	// CDI alone can bring GPUs that are chosen when a container starts.

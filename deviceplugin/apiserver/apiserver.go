@@ -28,6 +28,7 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/heddle-dev/heddle/api/claims"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -292,6 +293,47 @@ func transition(all []corev1.NodeCondition, want health.Condition) *corev1.NodeC
 		next.LastTransitionTime = all[at].LastTransitionTime
 	}
 	return next
+}
+
+// Withdraw enters the Node in the ConfigMap of withdrawn nodes until a time, unless the given part of the nodes with a
+// label, or one node if that is less, is entered already; then full says so. An entry counts until its time.
+func (c *Client) Withdraw(
+	ctx context.Context, list types.NamespacedName, label string, percent int, until time.Time,
+) (full string, err error) {
+	lists := c.core.ConfigMaps(list.Namespace)
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		entered, err := lists.Get(ctx, list.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		others := 0
+		for node, text := range entered.Data {
+			if end, err := time.Parse(time.RFC3339, text); err == nil && node != c.node && time.Now().Before(end) {
+				others++
+			}
+		}
+		if others > 0 { // One always may.
+			var table metav1.Table // From the API server's cache, as rows: a Node is a hundred times larger.
+			body, err := c.core.RESTClient().Get().Resource("nodes").Param("labelSelector", label).
+				Param("resourceVersion", "0").Param("includeObject", string(metav1.IncludeNone)).
+				SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
+			if err == nil {
+				err = json.Unmarshal(body, &table)
+			}
+			if err != nil {
+				return fmt.Errorf("count nodes: %w", err)
+			}
+			if nodes := len(table.Rows); others >= max(1, nodes*percent/100) {
+				full = fmt.Sprintf("%d of %d nodes are withdrawn, and health.maxWithdrawnPercent is %d", others, nodes, percent)
+				return nil
+			}
+		}
+		text := fmt.Appendf(nil, `{"metadata": {"resourceVersion": %q}, "data": {%q: %q}}`,
+			entered.ResourceVersion, c.node, until.UTC().Format(time.RFC3339))
+		_, err = lists.Patch(ctx, list.Name, types.MergePatchType, text, metav1.PatchOptions{FieldManager: component})
+		return err
+	})
+	return full, err
 }
 
 // listedFor is the time for which one list is used: every resource of every node asks.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/breaker"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
@@ -29,8 +31,8 @@ type Status struct {
 	// Annotations are the Node's; an empty value removes one, and one that is absent
 	// here stays as it is.
 	Annotations map[string]string
-	// Taint is whether the Node should have the taint [wellknown.UnhealthyGPU]; nil leaves it as it is.
-	Taint *bool
+	// Taints is whether the Node should have a taint of effect NoSchedule, by key; one that is absent stays as it is.
+	Taints map[string]bool
 	// Evict are pods that have GPUs that stay unhealthy; EvictReason is for their Events.
 	Evict       []*corev1.Pod
 	EvictReason string
@@ -41,7 +43,8 @@ func Desired(r *Round) *Status {
 	short := Shortages(r)
 	s := &Status{
 		Notices:    map[string]health.NodeEvent{},
-		Conditions: []health.Condition{health.ConditionOf(short), modeCondition(r)},
+		Conditions: []health.Condition{health.ConditionOf(short), modeCondition(r), rejectsCondition(r)},
+		Taints:     map[string]bool{},
 		Annotations: map[string]string{
 			wellknown.GPUReleaseStatus: releaseAnnotation(r), wellknown.HCACounts: hcaCounts(r),
 		},
@@ -55,6 +58,9 @@ func Desired(r *Round) *Status {
 		}
 	}
 	s.freeGPUs(r)
+	if r.Usage.NodeKnown {
+		s.Taints[wellknown.RejectsPods] = r.Rejects.Phase == breaker.Withdrawn || r.Rejects.Probed
+	}
 	s.remedy(r)
 	return s
 }
@@ -81,6 +87,29 @@ func modeCondition(r *Round) health.Condition {
 	if len(parts) > 0 {
 		c.True, c.Reason, c.Message = true, reasonPending, wellknown.ClipTo(strings.Join(parts, "; "), health.MaxMessage)
 	}
+	return c
+}
+
+// rejectsCondition is [wellknown.ConditionRejects].
+func rejectsCondition(r *Round) health.Condition {
+	s := r.Rejects
+	c := health.Condition{
+		Type: wellknown.ConditionRejects, True: s.Failing(), Reason: "PodsStart", Message: "pods with devices start",
+		Optional: true,
+	}
+	if !c.True {
+		return c
+	}
+	switch s.Phase {
+	case breaker.Withdrawn:
+		c.Reason, c.Message = "Withdrawn", "all devices are withdrawn until "+
+			s.Until(r.Inventory.Config.Health.ProbeAfter).UTC().Format(time.RFC3339)
+	case breaker.Probing:
+		c.Reason, c.Message = "Probing", "the next pod is a probe"
+	case breaker.InService:
+		c.Reason, c.Message = "InService", "the node stays in service: "+s.Kept
+	}
+	c.Message = wellknown.ClipTo(c.Message+". "+s.String(), health.MaxMessage)
 	return c
 }
 
@@ -177,6 +206,8 @@ const (
 	// StateUnwritable is a device that cannot be allocated because that could not be
 	// recorded.
 	StateUnwritable health.Cause = "StateUnwritable"
+	// RejectsPods is a device of a node that is withdrawn.
+	RejectsPods health.Cause = "RejectsPods"
 )
 
 // Shortages returns the devices that no pod can get, and why: unhealthy ones, resources
@@ -241,9 +272,13 @@ func (r *Round) states(name string) map[string]health.State {
 		}
 	}
 	if why := r.Inventory.Unavailable; why != "" {
+		cause := StateUnwritable
+		if why == r.Rejects.String() {
+			cause = RejectsPods
+		}
 		for label, state := range states {
 			if state.Reason == why {
-				states[label] = health.State{Cause: StateUnwritable, Reason: why}
+				states[label] = health.State{Cause: cause, Reason: why}
 			}
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/deviceplugin/breaker"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -230,6 +232,22 @@ func scenes(t *testing.T) map[string]*scene {
 		return inv.AllUnavailable("no space left on device")
 	}
 	all["unwritable"] = s
+	failing := breaker.State{}
+	for _, pod := range []string{"a", "b", "c"} {
+		failing.Failures = append(failing.Failures, breaker.Failure{Pod: "team/" + pod, Reason: "Allocate failed"})
+	}
+	probed := failing.Withdraw(now, "")
+	probed.Phase, probed.Probed = breaker.Probing, true
+	for name, state := range map[string]breaker.State{
+		"withdrawn": failing.Withdraw(now, ""), "kept": failing.Withdraw(now, "1 of 10 nodes are withdrawn"), "probed": probed,
+	} {
+		s = newScene(t, "dgx-h100", "")
+		s.round = func(r *Round) { r.Rejects, r.Usage.NodeKnown = state, true }
+		if state.Phase == breaker.Withdrawn {
+			s.state = func(inv *inventory.Inventory) *inventory.Inventory { return inv.AllUnavailable(state.String()) }
+		}
+		all[name] = s
+	}
 	return all
 }
 
@@ -249,8 +267,11 @@ func text(r *Round, s *Status) string {
 	for _, key := range slices.Sorted(maps.Keys(s.Annotations)) {
 		add("annotation %s=%s", key, s.Annotations[key])
 	}
-	if s.Taint != nil {
-		add("taint %t", *s.Taint)
+	if cordon, known := s.Taints[wellknown.UnhealthyGPU]; known {
+		add("taint %t", cordon)
+	}
+	if s.Taints[wellknown.RejectsPods] {
+		add("taint %s", wellknown.RejectsPods)
 	}
 	for _, p := range s.Evict {
 		add("evict %s: %s", p.Name, s.EvictReason)

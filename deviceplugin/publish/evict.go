@@ -122,7 +122,7 @@ func (s *Status) remedy(r *Round) {
 	}
 	policy := &r.Inventory.Config.Health
 	todo := health.RemedyOf(policy, r.servedHealth(), r.Usage.Tainted, r.Usage.At)
-	s.Taint = &todo.Cordon
+	s.Taints[wellknown.UnhealthyGPU] = todo.Cordon
 	if todo.Cordon != r.Usage.Tainted {
 		s.Notices[wellknown.UnhealthyGPU] = taintNotice(policy, &todo)
 	}

@@ -138,9 +138,11 @@ func (p *Publisher) containers(ctx context.Context) []report.Binding {
 // allow.
 func (p *Publisher) apply(ctx context.Context, s *Status) error {
 	var errs []error
-	if s.Taint != nil {
-		p.active.Set(map[bool]float64{true: 1}[*s.Taint])
-		errs = append(errs, p.API.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, *s.Taint))
+	if cordon, known := s.Taints[wellknown.UnhealthyGPU]; known {
+		p.active.Set(map[bool]float64{true: 1}[cordon])
+	}
+	for key, on := range s.Taints {
+		errs = append(errs, p.API.SetTaint(ctx, key, corev1.TaintEffectNoSchedule, on))
 	}
 	for subject, notice := range s.Notices {
 		if _, before := p.notices[subject]; !before {

@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/release"
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
+	"github.com/heddle-dev/heddle/deviceplugin/breaker"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/gpumode"
 	"github.com/heddle-dev/heddle/deviceplugin/health"
@@ -51,6 +52,8 @@ type Round struct {
 	WithoutShares string
 	// Release is the release of GPUs that lasts, zero if none does.
 	Release release.Request
+	// Rejects is whether the node rejects pod after pod.
+	Rejects breaker.State
 	// Usage is zero until a [Publisher] has asked.
 	Usage Usage
 }

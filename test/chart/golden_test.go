@@ -37,7 +37,7 @@ func goldens() []rendering {
 			set: "gpuLabel.machineConfigMap=dgx,config.existingConfigMap=mine," +
 				"gpuLabel.cleanup=true,gpuLabel.runAsRoot=true,gpuLabel.metricsPort=19101",
 		},
-		{name: "device-default", templates: device + " device-plugin/rbac.yaml"},
+		{name: "device-default", templates: device + " device-plugin/rbac.yaml device-plugin/withdrawn.yaml"},
 		{
 			name: "device-runtime", templates: device,
 			set: "image.repository=registry.example.com/gpu/,image.tag=v9,imagePullSecrets[0].name=pull,driver.access=runtime," +

@@ -91,6 +91,32 @@ func TestPodsPolicy(t *testing.T) {
 	}...))
 }
 
+// A node enters and renews itself in the list of withdrawn nodes, and no other.
+func TestWithdrawnPolicy(t *testing.T) {
+	type listWrite = write[corev1.ConfigMap]
+	const withdrawn = devicePlugin + "-withdrawn"
+	base := func() *listWrite {
+		m := &corev1.ConfigMap{Data: map[string]string{"n2": "2026-11-30T10:00:00Z"}}
+		return &listWrite{old: m.DeepCopy(), new: m, request: updating("heddle-withdrawn-nodes", devicePlugin, "n1")}
+	}
+	own := func(w *listWrite) { w.new.Data["n1"] = "2026-11-30T11:00:00Z" }
+	tries := []try[corev1.ConfigMap]{
+		{"its node", own},
+		{"the first node", func(w *listWrite) { w.old.Data, w.new.Data = nil, map[string]string{"n1": "2026-11-30T11:00:00Z"} }},
+		{"its node removed", func(w *listWrite) { w.old.Data["n1"] = "2026-11-30T11:00:00Z" }},
+		{"another node", func(w *listWrite) { w.new.Data["n3"] = "2026-11-30T11:00:00Z" }},
+		{"another node for longer", func(w *listWrite) { own(w); w.new.Data["n2"] = "2027-11-30T11:00:00Z" }},
+		{"another node removed", func(w *listWrite) { own(w); delete(w.new.Data, "n2") }},
+		{"for ever", func(w *listWrite) { w.new.Immutable = new(true) }},
+		{"made", func(w *listWrite) { w.request["operation"], w.old = "CREATE", nil }},
+		{"deleted", func(w *listWrite) { w.request["operation"], w.new = "DELETE", nil }},
+	}
+	for _, no := range byToken[corev1.ConfigMap]() {
+		tries = append(tries, try[corev1.ConfigMap]{no.name, func(w *listWrite) { own(w); no.do(w) }})
+	}
+	checkPolicy(t, policyOf(t, renderDevice(t), withdrawn), withdrawn, base, tries)
+}
+
 func TestEvictionsPolicy(t *testing.T) {
 	const evictions = devicePlugin + "-evictions"
 	base := func() *podWrite {

@@ -188,6 +188,7 @@ func TestDiscoveryPolicy(t *testing.T) {
 func TestDevicePolicy(t *testing.T) {
 	checkPolicy(t, policyOf(t, renderDevice(t), devicePlugin), devicePlugin, nodeBy(devicePlugin), append(toNode(), []try[corev1.Node]{
 		{"its annotation", annotation(wellknown.GPUTopology, `{"1":{}}`)},
+		{"the taint of a node that rejects pods", taint(wellknown.RejectsPods, corev1.TaintEffectNoSchedule)},
 		{"its annotation removed", func(w *nodeWrite) { w.old.Annotations[wellknown.SharedGPUs] = "{}" }},
 		{"its condition", status(func(s *corev1.NodeStatus) { s.Conditions[0].Status = corev1.ConditionFalse })},
 		{"its condition for the first time, at the end", func(w *nodeWrite) {
@@ -344,7 +345,7 @@ func TestDevicePolicyKeys(t *testing.T) {
 			wellknown.GPUTopology, wellknown.FreeGPUs, wellknown.SharedGPUs, wellknown.HCACounts, wellknown.GPUReleaseStatus,
 			wellknown.MetaXScores, wellknown.MetaXLosses, wellknown.HAMiGPUs,
 		},
-		"conditions": {wellknown.ConditionDevices, wellknown.ConditionModes, wellknown.ConditionRemediation},
+		"conditions": {wellknown.ConditionDevices, wellknown.ConditionModes, wellknown.ConditionRemediation, wellknown.ConditionRejects},
 		"resources":  {"nodes", "nodes/status"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(p.spec.MatchConstraints.ResourceRules) != 1 {

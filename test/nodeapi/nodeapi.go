@@ -7,6 +7,7 @@ package nodeapi
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -32,6 +33,11 @@ type Server struct {
 	Node             *corev1.Node
 	Pods             []*corev1.Pod
 	Absent, Unlisted bool
+	// Withdrawn is the ConfigMap of withdrawn nodes; there is none while it is nil. Nodes is how many a table of Nodes
+	// has, and its label must be TableOf.
+	Withdrawn *corev1.ConfigMap
+	Nodes     int
+	TableOf   string
 	// Classes is the answer for DeviceClasses; there is no such API while it is
 	// empty.
 	Classes string
@@ -175,6 +181,14 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) {
 	})
 	var answer any
 	switch {
+	case r.URL.Path == "/api/v1/nodes" && strings.Contains(r.Header.Get("Accept"), "as=Table"):
+		if got := r.URL.Query().Get("labelSelector"); got != s.TableOf {
+			s.tb.Errorf("counted nodes by %q", got)
+		}
+		answer = metav1.Table{Rows: make([]metav1.TableRow, s.Nodes)}
+	case strings.Contains(r.URL.Path, "/configmaps/") && s.Withdrawn != nil:
+		s.Reads = append(s.Reads, "withdrawn")
+		answer = s.Withdrawn
 	case r.URL.Path == "/api/v1/nodes":
 		all := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: list}
 		if !s.Absent {
@@ -233,6 +247,9 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
 		name := path[strings.LastIndex(path, "/")+1:]
 		s.Evicted = append(s.Evicted, name+" "+string(*eviction.DeleteOptions.Preconditions.UID))
 		answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}
+	case strings.Contains(path, "/configmaps/"):
+		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
+		answer, reason = s.enter(body)
 	case strings.HasSuffix(path, "/status"):
 		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
 		answer, reason = s.setConditions(body)
@@ -261,6 +278,23 @@ func (s *Server) decode(body []byte, into any) {
 	if err := json.Unmarshal(body, into); err != nil {
 		s.tb.Errorf("%s: %v", body, err)
 	}
+}
+
+// enter merges entries into the ConfigMap of withdrawn nodes.
+func (s *Server) enter(body []byte) (answer any, reason metav1.StatusReason) {
+	var patch corev1.ConfigMap
+	if s.decode(body, &patch); s.Withdrawn == nil || patch.ResourceVersion != s.Withdrawn.ResourceVersion {
+		return nil, metav1.StatusReasonConflict
+	}
+	next := s.Withdrawn.DeepCopy()
+	if next.Data == nil {
+		next.Data = map[string]string{}
+	}
+	maps.Copy(next.Data, patch.Data)
+	s.version++
+	next.ResourceVersion = strconv.Itoa(s.version)
+	s.Withdrawn = next
+	return next, ""
 }
 
 func (s *Server) setConditions(body []byte) (answer any, reason metav1.StatusReason) {

@@ -312,7 +312,7 @@ func (b *builder) hca(h allocate.Member) entry {
 func (b *builder) taints(g inventory.GPU) (taints []resourceapi.DeviceTaint, why string) {
 	if unhealthy := cmp.Or(g.Unhealthy, g.CDIError); unhealthy != "" {
 		effect := resourceapi.DeviceTaintEffectNoSchedule
-		if b.Config.Health.Remediation == config.RemediationDrain && g.Unhealthy != "" {
+		if b.Config.Health.Remediation == config.RemediationDrain && g.Unhealthy != "" && g.Unhealthy != b.Unavailable {
 			effect = resourceapi.DeviceTaintEffectNoExecute
 		}
 		taints, why = append(taints, resourceapi.DeviceTaint{Key: claims.TaintUnhealthy, Effect: effect}), unhealthy

@@ -136,6 +136,25 @@ func TestTaints(t *testing.T) {
 	if changed != 1 {
 		t.Errorf("%d slices changed", changed)
 	}
+	// What withdraws the node evicts nothing but pods with the sick GPU.
+	rejecting := inv.AllUnavailable("3 pods in a row did not start")
+	ends := map[string]bool{}
+	for _, s := range Of(rejecting).Slices() {
+		for i := range s.Devices {
+			device, _ := now.Find(s.Devices[i].Name)
+			for _, taint := range s.Devices[i].Taints {
+				ends[device.GPU] = ends[device.GPU] || taint.Effect == resourceapi.DeviceTaintEffectNoExecute
+			}
+			if withdraws := len(s.Devices[i].Taints) > 0; withdraws == (device.Type == claims.Monitor) {
+				t.Errorf("taints of %s: %v", s.Devices[i].Name, s.Devices[i].Taints)
+			}
+		}
+	}
+	for uuid, end := range ends {
+		if end != (uuid == sick) {
+			t.Errorf("pods with %s end: %t", uuid, end)
+		}
+	}
 	for _, s := range now.Plain() {
 		for i := range s.Devices {
 			device, _ := now.Find(s.Devices[i].Name)

@@ -165,6 +165,8 @@ func (n *clusterNode) checkConditions(l *Findings, plugin bool) {
 				"%s: %s", c.Type, text)
 		case c.Type == wellknown.ConditionRemediation && holds:
 			l.problem(subject, "docs/operate/health.md#remediation has what follows.", "%s: %s", c.Type, text)
+		case c.Type == wellknown.ConditionRejects && holds:
+			l.problem(subject, "docs/operate/rejects.md has what follows.", "%s: %s", c.Type, text)
 		case c.Type == wellknown.ConditionModes && holds:
 			for message := range strings.SplitSeq(c.Message, "; ") {
 				l.note(subject, "", "%s", message)

@@ -81,10 +81,12 @@ func (u *uninstall) cleanNode(ctx context.Context, node *corev1.Node) error {
 	if _, err := nodesync.New(u.client, node.Name).Sync(ctx, node, nodesync.Desired{}); err != nil {
 		return err
 	}
-	// The device plugin owns this taint, not feature-discovery.
+	// The device plugin owns these taints, not feature-discovery.
 	plugin := apiserver.New(u.client, node.Name, slog.New(slog.DiscardHandler))
-	if err := plugin.SetTaint(ctx, wellknown.UnhealthyGPU, corev1.TaintEffectNoSchedule, false); err != nil {
-		return err
+	for _, key := range []string{wellknown.UnhealthyGPU, wellknown.RejectsPods} {
+		if err := plugin.SetTaint(ctx, key, corev1.TaintEffectNoSchedule, false); err != nil {
+			return err
+		}
 	}
 	if l.topology {
 		nothing := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": node.Name}}

@@ -58,7 +58,7 @@ type options struct {
 	imex, imexRequest            string
 	gdrcopy, gds, mps            bool
 	cleanup, authenticate        bool
-	claimsDir                    string
+	claimsDir, withdrawn         string
 }
 
 // Register implements [program.Daemon].
@@ -83,6 +83,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"those whose pods name them in annotation "+wellknown.IMEXChannels)
 	fs.StringVar(&o.claimsDir, "claims-dir", "", "run the DRA driver, for nodes with mode: claims, with its socket in "+
 		"this directory; the same path on the host and in the container: /var/lib/kubelet/plugins/"+claims.Driver)
+	fs.StringVar(&o.withdrawn, "withdrawn-nodes", "", "namespace/name of the ConfigMap in which nodes that reject pod "+
+		"after pod are entered; empty: none is withdrawn")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9102",
 		"address of /metrics, /healthz, /readyz and /v1/bindings; empty: none")
 	fs.BoolVar(&o.authenticate, "authenticate", true, "answer requests from outside of the node with names of pods, in "+

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -113,6 +114,7 @@ func (o *options) serve(ctx context.Context, registry *prometheus.Registry, log 
 		Release: o.Release, Released: under, API: api,
 		Interval: o.Interval, Registerer: registry, PodRegisterer: pods, Log: log,
 	}
+	options.Withdrawn.Namespace, options.Withdrawn.Name, _ = strings.Cut(o.withdrawn, "/")
 	if options.ClaimsDir = o.claimsDir; o.claimsDir != "" {
 		if options.Claims, err = o.claimsClient(); err != nil {
 			return fmt.Errorf("DRA driver: %w", err)

@@ -173,7 +173,7 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{- end }}
 
 {{- define "heddle.deviceConditions" -}}
-{{- list "HeddleReady" "HeddleModePending" "HeddleRemediation" | toJson }}
+{{- list "HeddleReady" "HeddleModePending" "HeddleRemediation" "HeddleRejectsPods" | toJson }}
 {{- end }}
 
 {{/* How far remediation goes on any node, as a JSON list of policies. An existing
@@ -191,11 +191,11 @@ api/wellknown (NodeLabels, NodeTaints, NodeAnnotations); test/chart compares the
 {{/* The taints that heddle-device-plugin may add, where remediation is on, and those that
      it may take away, so that remediation can be turned off. */}}
 {{- define "heddle.deviceTaints" -}}
-{{- ternary (list "heddle.dev/gpu-unhealthy") list (not (empty (include "heddle.remediation" . | fromJsonArray))) | toJson }}
+{{- ternary (list "heddle.dev/rejects-pods" "heddle.dev/gpu-unhealthy") (list "heddle.dev/rejects-pods") (not (empty (include "heddle.remediation" . | fromJsonArray))) | toJson }}
 {{- end }}
 
 {{- define "heddle.deviceRemovableTaints" -}}
-{{- list "heddle.dev/gpu-unhealthy" | toJson }}
+{{- list "heddle.dev/rejects-pods" "heddle.dev/gpu-unhealthy" | toJson }}
 {{- end }}
 
 {{- define "heddle.deviceNodeAnnotations" -}}
