@@ -47,7 +47,7 @@ const labelsTimeout = 10 * time.Second
 
 // actEvery is the longest time between two writes of what the API server and the containers have, actRetry that after
 // an error, and actPause the shortest: many pods start at once. actFirst bounds how long the first write waits for the
-// driver's CDI spec: without it nothing is served yet, and each start would write twice.
+// kubelet to register the resources: each start would write twice.
 const (
 	actEvery = 10 * time.Second
 	actRetry = time.Second
@@ -258,7 +258,7 @@ func (a *Agent) act(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-a.found: // Before the first round nothing is known.
 	}
-	for late := time.After(actFirst); !a.driver.known.Load(); {
+	for late := time.After(actFirst); !a.last.Load().Registered(); {
 		select {
 		case <-ctx.Done():
 			return nil
