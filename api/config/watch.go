@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -10,12 +11,16 @@ import (
 	"time"
 )
 
-// poll is how often the directory is read. The three small files take some 50 µs.
-const poll = time.Second
+// poll is how often the directory is read by default. The kubelet takes up to a minute to write a changed ConfigMap,
+// and three daemons that woke each second for it used a third of their processor time.
+const poll = 5 * time.Second
 
 // Watcher holds the last good configuration of a directory and reads it again
 // when it changes. Its methods are safe for concurrent use.
 type Watcher struct {
+	// Every is how often Run reads the directory; 0 means every 5 s.
+	Every time.Duration
+
 	dir     string
 	rules   RuleCompiler
 	log     *slog.Logger
@@ -61,13 +66,13 @@ func (w *Watcher) Err() error { return w.state.Load().err }
 // several changes may come as one.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Run reads the directory once a second until ctx ends, and then returns nil.
+// Run reads the directory again and again until ctx ends, and then returns nil.
 func (w *Watcher) Run(ctx context.Context) error {
 	if w.dir == "" {
 		<-ctx.Done()
 		return nil
 	}
-	ticker := time.NewTicker(poll)
+	ticker := time.NewTicker(cmp.Or(w.Every, poll))
 	defer ticker.Stop()
 	for {
 		select {

@@ -46,11 +46,13 @@ import (
 const labelsTimeout = 10 * time.Second
 
 // actEvery is the longest time between two writes of what the API server and the containers have, actRetry that after
-// an error, and actPause the shortest: many pods start at once.
+// an error, and actPause the shortest: many pods start at once. actFirst bounds how long the first write waits for the
+// kubelet to register the resources: each start would write twice.
 const (
 	actEvery = 10 * time.Second
 	actRetry = time.Second
 	actPause = 200 * time.Millisecond
+	actFirst = time.Second
 )
 
 // Options configures an Agent.
@@ -257,6 +259,16 @@ func (a *Agent) act(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-a.found: // Before the first round nothing is known.
+	}
+	for late := time.After(actFirst); !a.last.Load().Registered(); {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.found:
+			continue
+		case <-late:
+		}
+		break
 	}
 	for ctx.Err() == nil {
 		_, pods, _ := a.API.Pods()

@@ -134,6 +134,9 @@ func TestNoNewPodGetsACordonedGPU(t *testing.T) {
 		t.Errorf("%v is unhealthy, cordoned is %s", got, uuid)
 	}
 	r.api.Wait(t, "HeddleReady", func() bool {
+		if len(r.api.conditions) == 0 {
+			return false
+		}
 		last := r.api.conditions[len(r.api.conditions)-1]
 		return !last.True && last.Reason == "Cordoned" && strings.Contains(last.Message, "GPU 3: cordoned")
 	})

@@ -188,6 +188,7 @@ func (r *rig) watcher() *config.Watcher {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	w.Every = time.Second
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()

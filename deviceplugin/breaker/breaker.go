@@ -62,10 +62,10 @@ func (s State) See(now time.Time, pods []Pod, settled bool, first time.Duration)
 	if slices.ContainsFunc(pods, s.succeeds) {
 		s = State{Counted: s.Counted}
 	}
-	if s.Phase == Withdrawn && !now.Before(s.Until(first)) {
-		s.Phase, s.At = Probing, now
-	}
 	counts, counted := settled && s.Phase != Withdrawn, s.Counted
+	if s.Phase == Withdrawn && !now.Before(s.Until(first)) {
+		s.Phase, s.At = Probing, now // Pods that have failed by now are no probe.
+	}
 	s.Counted, s.Failures, s.Probed = nil, slices.Clone(s.Failures), false
 	for i := range pods {
 		p := &pods[i]

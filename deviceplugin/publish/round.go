@@ -182,3 +182,13 @@ func (r *Round) missing(id string) (state health.State, known bool) {
 	}
 	return hcaState, isHCA
 }
+
+// Registered reports whether the kubelet has registered resources of the node, and all that are served.
+func (r *Round) Registered() bool {
+	for _, s := range r.Served {
+		if !s.Status.Registered {
+			return false
+		}
+	}
+	return len(r.Served) > 0
+}

@@ -129,13 +129,15 @@ func (b *claimsBench) measure(ctx context.Context) (rows []row, err error) {
 	slices.Sort(ours)
 	slices.Sort(theirs)
 	p50 := func(all []time.Duration) float64 { return all[len(all)/2].Seconds() * 1000 }
+	p99 := func(all []time.Duration) float64 { return all[len(all)*99/100].Seconds() * 1000 }
 	fmt.Fprintf(b.log, "NodePrepareResources: p50 %.1f ms; the least driver's: p50 %.1f ms, p99 %.1f ms\n",
-		p50(ours), p50(theirs), theirs[len(theirs)*99/100].Seconds()*1000)
+		p50(ours), p50(theirs), p99(theirs))
 	how := fmt.Sprintf("real API server, %d claims prepared", claimsHeld)
 	const node = "8 GPUs and 12 HCAs, real API server"
 	return []row{
-		atMost("NodePrepareResources of a share, p99", ours[len(ours)*99/100].Seconds()*1000, 10, "ms", how),
-		atMost("the same, p50, to the least driver", p50(ours)/p50(theirs), 3, "x", how),
+		atMost("NodePrepareResources of a share, p99", p99(ours), 10, "ms", how),
+		atMost("the same, to the least driver", p99(ours)/p99(theirs), 2, "x", how),
+		atMost("NodePrepareResources of a share, p50, to the least driver", p50(ours)/p50(theirs), 3, "x", how),
 		atMost("start of the driver to all ResourceSlices", after.Seconds(), 2, "s", node),
 		atMost("writes of ResourceSlices, to their number", float64(first)/float64(sliceCount), 1, "x", node),
 		atMost("writes of ResourceSlices while idle", float64(idleWrites-first), 0, "", fmt.Sprint(node, ", ", b.idle)),
@@ -235,13 +237,18 @@ func (b *claimsBench) prepare(ctx context.Context) (ours, theirs []time.Duration
 	if err != nil {
 		return nil, nil, err
 	}
+	// All are allocated before: the kubelet calls once the pod is bound, and no API server of a cluster writes on the
+	// processors of a node.
+	var all []*resourceapi.ResourceClaim
 	for n := range claimsHeld + claimsTimed {
 		c, err := b.allocated(ctx, n, gpus[n%len(gpus)])
 		if err != nil {
 			return nil, nil, err
 		}
-		// Either is first in turn: the API server has just written the claim.
-		calls := []call{{own, &ours}, {other, &theirs}}
+		all = append(all, c)
+	}
+	for n, c := range all {
+		calls := []call{{own, &ours}, {other, &theirs}} // Either is first in turn.
 		if n%2 == 1 {
 			slices.Reverse(calls)
 		}
@@ -251,7 +258,7 @@ func (b *claimsBench) prepare(ctx context.Context) (ours, theirs []time.Duration
 		if n < claimsHeld {
 			continue
 		}
-		if err := b.remove(ctx, own, c); err != nil {
+		if err := unprepare(ctx, own, c); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -301,18 +308,14 @@ func (b *claimsBench) allocated(ctx context.Context, n int, gpu string) (*resour
 	return api.UpdateStatus(ctx, c, metav1.UpdateOptions{})
 }
 
-// remove unprepares a claim and deletes it.
-func (b *claimsBench) remove(ctx context.Context, conn *grpc.ClientConn, c *resourceapi.ResourceClaim) error {
+func unprepare(ctx context.Context, conn *grpc.ClientConn, c *resourceapi.ResourceClaim) error {
 	answer, err := dra.NewDRAPluginClient(conn).NodeUnprepareResources(ctx, &dra.NodeUnprepareResourcesRequest{
 		Claims: []*dra.Claim{{Namespace: c.Namespace, Name: c.Name, Uid: string(c.UID)}},
 	})
 	if reason := answer.GetClaims()[string(c.UID)].GetError(); err == nil && reason != "" {
 		err = errors.New(reason)
 	}
-	if err != nil {
-		return err
-	}
-	return b.client.ResourceV1().ResourceClaims(c.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{})
+	return err
 }
 
 func dial(socket string) (*grpc.ClientConn, error) {

@@ -134,6 +134,7 @@ func (m *benchMachine) rivals(b *testing.B) set {
 		b.Skip("NFD and Mellanox's plugin need Debian's package pci.ids: ", err)
 	}
 	const nfd = "sigs.k8s.io/node-feature-discovery"
+	worker := m.build(b, "nfd", nfd+"/cmd/nfd-worker") // Downloads the module with the CRDs.
 	crds, err := exec.CommandContext(b.Context(), "go", "list", "-C", "../peers/nfd", "-m", "-f", "{{.Dir}}", nfd).Output()
 	if err != nil {
 		b.Fatal(err)
@@ -157,7 +158,7 @@ func (m *benchMachine) rivals(b *testing.B) set {
 			"--driver-root", root, "--driver-root-ctr-path", root, "--device-discovery-strategy", "nvml",
 		}},
 		{program: m.build(b, "nvidia", "github.com/NVIDIA/k8s-device-plugin/cmd/gpu-feature-discovery"), sys: m.tree.Sys(), env: []string{libraries}},
-		{program: m.build(b, "nfd", nfd+"/cmd/nfd-worker"), sys: m.tree.Sys(), args: []string{
+		{program: worker, sys: m.tree.Sys(), args: []string{
 			"-kubeconfig", "$KUBECONFIG", "-port", "19120", "-options",
 			`{"sources": {"pci": {"deviceClassWhitelist": ["02", "03"], "deviceLabelFields": ["vendor"]}}}`,
 		}},

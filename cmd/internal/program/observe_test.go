@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -90,6 +91,7 @@ func TestConfigValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	configs.Every = time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- configs.Run(ctx) }()

@@ -100,6 +100,7 @@ func newBed(t *testing.T, text map[string]string) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
+	configs.Every = time.Second
 	watch := nodesync.NewWatch(nil, "n1")
 	b.daemon = &daemon{
 		nodeName: "n1", machines: b.machines, configs: configs, node: watch, sink: b.sink, interval: time.Minute,
