@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -97,6 +98,9 @@ func (o *options) Check() error {
 	byPod := o.imexRequest == imexAnnotation
 	if o.claimsDir != "" && o.strategy == string(resource.Envvar) {
 		return errors.New("--claims-dir needs --device-list-strategy=cdi: claims bring devices by CDI")
+	}
+	if namespace, name, _ := strings.Cut(o.withdrawn, "/"); o.withdrawn != "" && (namespace == "" || name == "") {
+		return fmt.Errorf("--withdrawn-nodes: %q is not namespace/name", o.withdrawn)
 	}
 	switch _, err := gpu.ParseChannels(o.imex); {
 	case o.strategy != string(resource.CDI) && o.strategy != string(resource.Envvar):

@@ -31,6 +31,7 @@ func TestMistakes(t *testing.T) {
 	dir, bad := t.TempDir(), programtest.Half(t, machines.Dump(t, "dgx-h100"))
 	root := filepath.Dir(kubelet.Start(t, kubelet.Dir(t)).PluginDir())
 	programtest.Run(t, "heddle-device-plugin", run, program.ErrUsage, []programtest.Case{
+		{Name: "bad list of withdrawn nodes", Args: []string{"--withdrawn-nodes=list"}, Err: program.ErrUsage, Stderr: "not namespace/name"},
 		{Name: "bad strategy", Args: []string{"--device-list-strategy=volume-mounts"}, Err: program.ErrUsage, Stderr: "neither cdi nor envvar"},
 		{Name: "short interval", Args: []string{"--interval=1ms"}, Err: program.ErrUsage, Stderr: "less than 1s"},
 		{Name: "no IMEX channel", Args: []string{"--imex-channels=0,x"}, Err: program.ErrUsage, Stderr: `--imex-channels: invalid IMEX channel "x"`},
