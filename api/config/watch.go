@@ -12,7 +12,7 @@ import (
 )
 
 // poll is how often the directory is read by default. The kubelet takes up to a minute to write a changed ConfigMap,
-// and three daemons that woke each second for it used a third of their processor time.
+// and three daemons that woke each second for it used a quarter of their processor time.
 const poll = 5 * time.Second
 
 // Watcher holds the last good configuration of a directory and reads it again

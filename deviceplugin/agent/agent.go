@@ -47,7 +47,7 @@ const labelsTimeout = 10 * time.Second
 
 // actEvery is the longest time between two writes of what the API server and the containers have, actRetry that after
 // an error, and actPause the shortest: many pods start at once. actFirst bounds how long the first write waits for the
-// kubelet to register the resources: each start would write twice.
+// kubelet to register the resources: without the wait each start writes twice.
 const (
 	actEvery = 10 * time.Second
 	actRetry = time.Second
@@ -260,15 +260,15 @@ func (a *Agent) act(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-a.found: // Before the first round nothing is known.
 	}
-	for late := time.After(actFirst); !a.last.Load().Registered(); {
+	late := time.After(actFirst)
+	for waits := true; waits && !a.last.Load().Registered(); {
 		select {
-		case <-ctx.Done():
-			return nil
 		case <-a.found:
-			continue
+		case <-ctx.Done():
+			waits = false
 		case <-late:
+			waits = false
 		}
-		break
 	}
 	for ctx.Err() == nil {
 		_, pods, _ := a.API.Pods()

@@ -123,7 +123,7 @@ func TestRejectsInAFullFleet(t *testing.T) {
 	r.awaitRejects(t, false, "PodsStart", "")
 }
 
-// TestRejectsFile: a file that nobody wrote is no reason to withdraw the node.
+// TestRejectsFile: an invalid file does not withdraw the node.
 func TestRejectsFile(t *testing.T) {
 	for _, text := range []string{"", "{", `{"phase": "withdrawn"}`, `{"phase": 3}`, `{"failures": [{}], "phase": "probing"}`} {
 		t.Run(text, func(t *testing.T) {

@@ -31,7 +31,7 @@ func monitors() []string {
 // Dirt describes what keeps a GPU from its next pod, of all that is on it: "process 4711 (python) of pod 5ef… with 2048
 // MiB"; empty if nothing does. users are the UIDs of the pods that have a part of it and may have started. used is the
 // memory in use, -1 if unknown, and idle the most without a process. unseen is set for memory of no process in on.
-// A doubt is no dirt, since dirt keeps pods from starting. The process of a pod that has ended is dirt. On a GPU
+// Dirt keeps pods from starting, so doubtful cases do not count. The process of a pod that has ended is dirt. On a GPU
 // without users, so are a process of no pod with a compute context, and memory that no known process has.
 func Dirt(on []Occupant, used, idle int64, users map[string]bool) (what string, unseen bool) {
 	var dirt []string

@@ -34,7 +34,7 @@ func TestWithdraw(t *testing.T) {
 		{"nodes without the label", map[string]string{"a": later}, 0, 100, "1 of 0 nodes"},
 		{"it is entered itself", map[string]string{node: later}, 1, 10, ""},
 		{"its entry has expired, and another one has its place", map[string]string{node: earlier, "a": later}, 10, 10, "1 of 10"},
-		{"expired entries, and what is none", map[string]string{"a": earlier, "b": "", "c": "x"}, 10, 10, ""},
+		{"expired and invalid entries", map[string]string{"a": earlier, "b": "", "c": "x"}, 10, 10, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, k := newServer(t)

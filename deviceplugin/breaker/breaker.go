@@ -39,7 +39,7 @@ type Failure struct {
 	At       time.Time `json:"at"`
 }
 
-// State is what a node remembers. The zero value is a node in service. It is never changed.
+// State holds what a node remembers. The zero value is a node in service. Methods return a changed copy.
 type State struct {
 	Phase Phase `json:"phase,omitempty"`
 	// At is the beginning of the phase, or when the node was last kept in service.
@@ -64,7 +64,7 @@ func (s State) See(now time.Time, pods []Pod, settled bool, first time.Duration)
 	}
 	counts, counted := settled && s.Phase != Withdrawn, s.Counted
 	if s.Phase == Withdrawn && !now.Before(s.Until(first)) {
-		s.Phase, s.At = Probing, now // Pods that have failed by now are no probe.
+		s.Phase, s.At = Probing, now // Pods that failed before do not count as the probe.
 	}
 	s.Counted, s.Failures, s.Probed = nil, slices.Clone(s.Failures), false
 	for i := range pods {

@@ -111,9 +111,9 @@ func TestStates(t *testing.T) {
 		}, "0"},
 		{"a pod arrives too late", func(n *node) { trip(n); n.reject(); n.look(second) }, "withdrawn 3 for 59s"},
 		{"time for a probe", func(n *node) { trip(n); n.look(first) }, "probing 3"},
-		{"a pod that failed before is no probe", func(n *node) { trip(n); n.reject(); n.look(first) }, "probing 3"},
+		{"a pod that failed before the wait ended", func(n *node) { trip(n); n.reject(); n.look(first) }, "probing 3"},
 		{"the probe is here", func(n *node) { trip(n); n.look(first); n.wait(); n.look(second) }, "probing 3 probed"},
-		{"a pod from before is no probe", func(n *node) { n.wait(); n.look(2 * second); trip(n); n.look(first) }, "probing 3"},
+		{"a pod from before the wait ended", func(n *node) { n.wait(); n.look(2 * second); trip(n); n.look(first) }, "probing 3"},
 		{"the probe is deleted", func(n *node) {
 			trip(n)
 			n.look(first)

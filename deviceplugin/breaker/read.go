@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pod is what a pod with heddle's devices shows about its node.
+// Pod describes what a pod with heddle's devices shows about its node.
 type Pod struct {
 	Name string
 	UID  types.UID

@@ -30,7 +30,7 @@ const (
 	lookEvery = 200 * time.Millisecond
 )
 
-// dirt is what keeps a GPU from its next pod, as text.
+// dirt describes what keeps a GPU from its next pod.
 type dirt struct {
 	since time.Time
 	text  string
@@ -121,9 +121,11 @@ func (s *State) look(ctx context.Context, uuids []string) (reasons []string, new
 			s.options.Log.Info("dirt on a GPU changed", "gpu", uuid, "dirt", what)
 			s.changed.Notify()
 		}
-		if found.text != "" {
-			reasons = append(reasons, found.text)
-			newest = slices.MaxFunc([]time.Time{newest, found.since}, time.Time.Compare)
+		if found.text == "" {
+			continue
+		}
+		if reasons = append(reasons, found.text); found.since.After(newest) {
+			newest = found.since
 		}
 	}
 	return reasons, newest
@@ -148,10 +150,12 @@ func (s *State) dirtOn(uuid string, answer bounded.Answer[gpu.Occupancy]) (strin
 
 // occupants finds where processes run, and leaves out those that have ended, or have PIDs of another namespace.
 func (s *State) occupants(processes []gpu.Process) (all []allocate.Occupant) {
-	host := s.options.Processes.HostPIDs()
+	if !s.options.Processes.HostPIDs() {
+		return nil
+	}
 	for _, p := range processes {
 		in, err := s.options.Processes.Container(p.PID)
-		if !host || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		pod, ended := in.PodUID, in.PodUID != "" && s.isGone(kubelet.Pod{UID: in.PodUID})

@@ -212,7 +212,7 @@ func TestDirtyClaim(t *testing.T) {
 	if _, err := r.PrepareClaim(t.Context(), claim); err != nil {
 		t.Error(err)
 	}
-	// Another share of the GPU has a consumer by now, which may have the memory.
+	// The GPU has a consumer now, which may have the memory.
 	o.set(0, 45<<30)
 	if diff := cmp.Diff(map[string]bool{"uid-next": true}, r.usersOf(r.machine.GPUs[0].UUID)); diff != "" {
 		t.Errorf("users (-want +got):\n%s", diff)

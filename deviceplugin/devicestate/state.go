@@ -64,7 +64,7 @@ type Options struct {
 	StateDir string
 	// DevRoot is the directory of the runtime's device nodes; default /dev.
 	DevRoot string
-	// GPUs know what is on a GPU, and Processes where processes run. There are no GPUs on a replayed machine.
+	// GPUs know what is on a GPU, and Processes where processes run. A replayed machine leaves GPUs empty.
 	GPUs      gpu.Sources
 	Processes cgroup.Proc
 	// Hook is heddle-cdi-hook's path on the node, which adds hints to a container's

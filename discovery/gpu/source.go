@@ -64,8 +64,8 @@ func (s Sources) Pollers() Pollers {
 	return all
 }
 
-// Occupancy is what is on a GPU or a part of one. Of its memory Used bytes are in use, -1 if unknown, without the
-// driver's own, and at most Idle while no process has any.
+// Occupancy describes the use of a GPU or a part of one. Used are the bytes of its memory in use without the driver's
+// own, -1 if unknown, and at most Idle while no process has any.
 type Occupancy struct {
 	Processes  []Process
 	Used, Idle int64

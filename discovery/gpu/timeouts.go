@@ -12,7 +12,7 @@ const (
 	ScanTimeout = bounded.DefaultTimeout
 	// PollTimeout bounds one poll of all GPUs.
 	PollTimeout      = 2 * time.Second
-	OccupancyTimeout = time.Second // OccupancyTimeout bounds the question what is on GPUs.
+	OccupancyTimeout = time.Second // OccupancyTimeout bounds one call of [Occupied] for all GPUs of a container.
 	// EventWait bounds one wait for an event, so that a session can be ended. An event ends the wait at once.
 	// Every wait that ends wakes the process up.
 	EventWait = 4 * time.Second

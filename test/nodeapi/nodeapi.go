@@ -33,8 +33,8 @@ type Server struct {
 	Node             *corev1.Node
 	Pods             []*corev1.Pod
 	Absent, Unlisted bool
-	// Withdrawn is the ConfigMap of withdrawn nodes; there is none while it is nil. Nodes is how many a table of Nodes
-	// has, and its label must be TableOf.
+	// Withdrawn is the ConfigMap of withdrawn nodes; nil if it does not exist. A table of Nodes has this number of rows,
+	// and its label must be TableOf.
 	Withdrawn *corev1.ConfigMap
 	Nodes     int
 	TableOf   string

@@ -37,7 +37,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestOccupancy: a process that draws and computes counts as one that computes, the memory of a display is no sign of a
+// TestOccupancy: a process that draws and computes counts as one that computes, the memory of a display does not show a
 // process, and a driver that does not separate its own memory reports none.
 func TestOccupancy(t *testing.T) {
 	b := newBoard(t)

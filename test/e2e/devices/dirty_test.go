@@ -112,7 +112,7 @@ func TestDirtyGPU(t *testing.T) {
 	if now, _ := given(t, r.report(t, "next", "app")); !slices.Equal(now, gpus) {
 		t.Errorf("next has %v, want %v", now, gpus)
 	}
-	// Its own processes are no dirt for its container when that starts again.
+	// Its own processes do not keep its container from starting again.
 	n.control.Processes = []nvidia.Process{{GPU: at, PID: r.processOf(t, "next"), Bytes: 4 << 30}, {GPU: at, Bytes: 1 << 30}}
 	n.set(t)
 	r.waitRestart(t, "next", r.crash(t, "next")+1)
