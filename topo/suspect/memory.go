@@ -1,0 +1,168 @@
+// Package suspect remembers where gangs failed, and names the nodes and groups that they had in common.
+//
+// It owns the rules of evidence: which failures count, against which nodes, for how long, and what clears a node. A
+// [Memory] is fed from watches of pods and Nodes, by heddle-scheduler and by topo-master alike, and builds itself
+// up again from the pods that the API server still has. It watches nothing and writes nothing.
+package suspect
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// Pod is a member of a gang on a node. The zero time is unknown.
+type Pod struct {
+	UID        types.UID
+	Gang, Node string
+	Start, End time.Time
+	// Failure explains why the pod failed; empty if it did not, or was evicted.
+	Failure string
+}
+
+// PodOf reads a pod of a gang, whose name is "namespace/name".
+func PodOf(pod *corev1.Pod, gang string) Pod {
+	p := Pod{UID: pod.UID, Gang: gang, Node: pod.Spec.NodeName}
+	if pod.Status.StartTime != nil {
+		p.Start = pod.Status.StartTime.Time
+	}
+	if pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+		return p
+	}
+	p.End = p.Start
+	for i := range pod.Status.ContainerStatuses {
+		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
+			if t.FinishedAt.After(p.End) {
+				p.End = t.FinishedAt.Time
+			}
+			// A container that exceeds its memory fails on any node.
+			if t.ExitCode != 0 && t.Reason != "OOMKilled" && p.Failure == "" {
+				p.Failure = fmt.Sprintf("exit code %d", t.ExitCode)
+			}
+		}
+	}
+	evicted := func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Reason != "" ||
+		slices.ContainsFunc(pod.Status.Conditions, evicted) {
+		p.Failure = "" // The kubelet's reasons are evictions, deadlines and pods that it rejects.
+	}
+	return p
+}
+
+// Fault is a fault of a node, as its conditions show.
+type Fault struct {
+	Since  time.Time
+	Reason string
+}
+
+// FaultsOf returns what is wrong with a Node now.
+func FaultsOf(node *corev1.Node) (out []Fault) {
+	for i := range node.Status.Conditions {
+		c := &node.Status.Conditions[i]
+		switch {
+		case c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
+			out = append(out, Fault{c.LastTransitionTime.Time, "node not ready"})
+		case c.Type == wellknown.ConditionDevices && c.Status == corev1.ConditionFalse,
+			c.Type == wellknown.ConditionFabric && c.Status == corev1.ConditionFalse:
+			out = append(out, Fault{c.LastTransitionTime.Time, c.Message})
+		}
+	}
+	return out
+}
+
+const (
+	// window is how long a failure is remembered, halfLife the age at which it counts half.
+	window, halfLife = 72 * time.Hour, 48 * time.Hour
+	// proven is how long a gang must run to show that its code and its nodes work.
+	proven = time.Hour
+	// faultNear is the time between a node's fault and the failure that it explains.
+	faultNear = 10 * time.Minute
+	// settle is the time in which the other members of a gang fail with the first.
+	settle = 10 * time.Minute
+	// judgeEvery is the time between two verdicts if nothing fails: running gangs clear nodes.
+	judgeEvery = time.Minute
+)
+
+// Memory is safe for concurrent use.
+type Memory struct {
+	mu     sync.Mutex
+	gangs  map[string]map[types.UID]Pod
+	faults map[string][]Fault
+	// failed reports that any pod in the memory failed, stale that the verdict of a time lacks a failure.
+	failed, stale bool
+	judged        time.Time
+	verdict       verdict
+}
+
+// NewMemory returns a memory of nothing.
+func NewMemory() *Memory {
+	return &Memory{gangs: map[string]map[types.UID]Pod{}, faults: map[string][]Fault{}}
+}
+
+// See takes the state of a pod over. A pod without a node or a start is not remembered.
+func (m *Memory) See(p Pod) {
+	if p.Node == "" || p.Start.IsZero() {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gangs[p.Gang] == nil {
+		m.gangs[p.Gang] = map[types.UID]Pod{}
+	}
+	if before := m.gangs[p.Gang][p.UID]; p.End.IsZero() {
+		p.End, p.Failure = before.End, before.Failure // Two watches bring the news in any order.
+	}
+	m.gangs[p.Gang][p.UID] = p
+	if p.Failure != "" {
+		m.failed, m.stale = true, true
+	}
+}
+
+// Lose notes that a pod is gone: if it had not ended, it was deleted.
+func (m *Memory) Lose(gang string, uid types.UID, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, ok := m.gangs[gang][uid]; ok && p.End.IsZero() {
+		p.End = now
+		m.gangs[gang][uid] = p
+	}
+}
+
+// Node takes the faults of a node over. Faults that end stay remembered.
+func (m *Memory) Node(name string, faults []Fault) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range faults {
+		if !slices.Contains(m.faults[name], f) {
+			m.faults[name], m.stale = append(m.faults[name], f), true
+		}
+	}
+}
+
+// forget drops what is too old.
+func (m *Memory) forget(now time.Time) {
+	old := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) > window }
+	m.failed = false
+	for gang, pods := range m.gangs {
+		maps.DeleteFunc(pods, func(_ types.UID, p Pod) bool {
+			m.failed = m.failed || p.Failure != "" && !old(p.End)
+			return old(p.End)
+		})
+		if len(pods) == 0 {
+			delete(m.gangs, gang)
+		}
+	}
+	for node := range m.faults {
+		m.faults[node] = slices.DeleteFunc(m.faults[node], func(f Fault) bool { return old(f.Since) })
+		if len(m.faults[node]) == 0 {
+			delete(m.faults, node)
+		}
+	}
+}
