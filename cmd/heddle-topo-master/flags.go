@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
 	"github.com/heddle-dev/heddle/topo/fabric"
@@ -25,6 +27,7 @@ type options struct {
 	lease               publish.Lease
 	tlsDir              string
 	qps, burst          int
+	spares              intstr.IntOrString
 }
 
 // Register implements [program.Daemon].
@@ -38,6 +41,12 @@ func (o *options) Register(fs *flag.FlagSet) {
 			"not named is removed")
 	fs.StringVar(&o.lease.Namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"namespace of the lease, whose holder writes; default $POD_NAMESPACE; empty: always write")
+	fs.Func("spares", "idle nodes of each lowest group that heddle-scheduler keeps for the repair of running gangs, or a "+
+		"percentage: the scheduler's argument", func(text string) error {
+		o.spares = intstr.Parse(text)
+		_, err := intstr.GetScaledValueFromIntOrPercent(&o.spares, 1, true)
+		return err
+	})
 	fs.StringVar(&o.tlsDir, "tls-dir", "",
 		"directory with the files tls.crt and tls.key to serve HTTPS with, read again when they change; empty: HTTP")
 	fs.BoolVar(&o.authenticate, "authenticate", false,

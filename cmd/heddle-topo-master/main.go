@@ -111,7 +111,7 @@ func (d *daemon) build() error {
 	})
 	d.builder = master.New(master.Options{
 		Source: d.source, Levels: levelsOf(&cluster.Topology), NewLevels: d.levels,
-		Pause: time.Second, Log: d.log,
+		Spares: d.options.spares, Pause: time.Second, Log: d.log,
 	})
 	d.builder.Register(d.registry)
 	return nil
@@ -123,6 +123,7 @@ func (d *daemon) serve() error {
 	o := d.options
 	options := httpapi.Options{
 		Latest: d.builder.Latest(), Registry: d.registry, Contact: d.source.Contact, Alive: d.builder.Alive, Log: d.log,
+		Suspects: d.source.Suspects(),
 	}
 	core, err := informers.CoreClient(d.client)
 	if err != nil {
@@ -130,6 +131,7 @@ func (d *daemon) serve() error {
 	}
 	options.Consumers = informers.NewConsumers(core, gpus(&d.configs.Current().Cluster))
 	options.Pending = explain.NewLister(d.core, explainNodes, explainPods, clock.RealClock{})
+	options.Pending.Spares = o.spares
 	if o.authenticate {
 		auth, err := httpserve.NewAuth(d.client, httpapi.Audience, d.log)
 		if err != nil {

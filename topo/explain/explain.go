@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -37,6 +38,8 @@ type Cluster struct {
 	PodGroups []map[string]any
 	// Groups is the answer of GET /node_group, empty if it is unknown.
 	Groups []v1alpha1.Group
+	// Spares are the idle nodes of each lowest group that are kept for repair; see [placement.Spares].
+	Spares intstr.IntOrString
 	// Budgets limit what preemption evicts.
 	Budgets []policyv1.PodDisruptionBudget
 	// Classes and Slices offer devices to pods with ResourceClaims; Claims have the devices in use.
@@ -57,6 +60,8 @@ type Answer struct {
 	Pods      int `json:"pods"`
 	MinMember int `json:"minMember"`
 	Bound     int `json:"bound"`
+	// Avoids are nodes on which gangs failed: heddle-scheduler uses them only without other room.
+	Avoids []string `json:"avoids,omitempty"`
 	// Asks are the different requests of the pods that wait.
 	Asks []Ask `json:"asks,omitempty"`
 	// Reported holds the schedulers' messages in the pods' condition PodScheduled.

@@ -122,7 +122,7 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 	}
 	ask := func(c *Cluster) (*question, planner.Plan) {
 		q := newQuestion(ctx, c, &p.Answer, &spec, u.pods, now)
-		q.request.Reservations = reserved
+		q.request.Reservations = reserved.With(q.request.Reservations)
 		if q.fault != "" {
 			return q, planner.Plan{Reason: q.fault}
 		}

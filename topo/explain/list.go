@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/clock"
@@ -38,6 +39,8 @@ var ErrManifest = errors.New("invalid manifest")
 // Lister answers from lists that the API server returns on demand. Concurrent questions wait for
 // each other and share a list, so that memory holds the cluster only once and briefly.
 type Lister struct {
+	// Spares are the cluster's.
+	Spares   intstr.IntOrString
 	core     rest.Interface
 	maxNodes int
 	maxPods  int
@@ -94,7 +97,7 @@ func (l *Lister) cluster(ctx context.Context, groups []v1alpha1.Group, namespace
 		l.known, l.listed = known, now
 	}
 	known := *l.known
-	known.Groups = groups
+	known.Groups, known.Spares = groups, l.Spares
 	for _, namespace := range namespaces {
 		all, err := l.podGroups(ctx, namespace)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
@@ -84,6 +85,10 @@ func newQuestion(
 	slices.Sort(names[1:])
 	slices.SortFunc(q.request.Nodes, func(a, b *planner.Node) int { return cmp.Compare(a.Name, b.Name) })
 	q.planner = planner.New(topologyclient.Of(c.Groups), gang.Place, names)
+	bound := func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
+	if c.Spares != (intstr.IntOrString{}) && !slices.ContainsFunc(pods, bound) { // Else the spares are for it.
+		q.request.Reservations = q.planner.Spares(q.request.Nodes, nil, c.Spares)
+	}
 	q.read(a, spec, pods, q.demands(c, pods))
 	return q
 }
@@ -188,9 +193,12 @@ func (q *question) obstacle(name string) string {
 	if why := cmp.Or(q.fault, c.Obstacle(n.Node)); why != "" {
 		return why
 	}
-	free := (&planner.Query{}).Free(n)
+	free := q.request.Free(n)
 	if q.room[name] = int(free.Count(c)); q.room[name] > 0 {
 		return ""
+	}
+	if free.Waiting != nil {
+		return "kept for " + free.Waiting.String()
 	}
 	lacks := free.Lacks(c.Amounts)
 	if lacks == "" && c.Claims != nil {

@@ -14,8 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
@@ -28,6 +30,8 @@ type Options struct {
 	// changes, and may be nil.
 	Levels    []fabric.Level
 	NewLevels <-chan []fabric.Level
+	// Spares are the idle nodes of each lowest group that are kept for repair; see [placement.Spares].
+	Spares intstr.IntOrString
 	// Pause is the least time between two trees, since each is computed from all reports.
 	Pause time.Duration
 	// Clock is the real one if nil.
@@ -123,7 +127,7 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 	visible := b.apply(was.Nodes, &changes)
 	now, contact := b.options.Clock.Now(), b.options.Source.Contact()
 	next := snapshot.Snapshot{
-		Tree: b.fabric.Snapshot(b.clock.now(now, changes.ReportContact)), Levels: b.levels,
+		Tree: b.fabric.Snapshot(b.clock.now(now, changes.ReportContact)), Levels: b.levels, Spares: b.options.Spares,
 		Nodes: was.Nodes.With(changes.Nodes), Gangs: was.Gangs.With(changes.Gangs),
 		Generation: was.Generation, Mapped: was.Mapped,
 	}
@@ -140,12 +144,26 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 	case len(changes.Nodes) == 0 && maps.EqualFunc(next.Discovery, was.Discovery, slices.Equal):
 		return
 	}
+	if next.Tree != was.Tree {
+		b.options.Source.Suspects().Group(lowest(next.Tree))
+	}
 	b.logStale(ctx, was.StaleSince, next.StaleSince)
 	if b.last == nil {
 		b.options.Log.InfoContext(ctx, "first tree", "nodes", len(next.Nodes), "etag", next.Tree.ETag())
 	}
 	b.last = &next
 	b.latest.Set(b.last)
+}
+
+// lowest returns the lowest group of each node.
+func lowest(tree *fabric.Snapshot) map[string]string {
+	groups := map[string]string{}
+	for holders, e := range tree.All() {
+		if e.Kind == v1alpha1.KindNode && len(holders) > 0 {
+			groups[e.Name] = holders[len(holders)-1].Name
+		}
+	}
+	return groups
 }
 
 func (b *Builder) logStale(ctx context.Context, was, since time.Time) {

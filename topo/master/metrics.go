@@ -9,6 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // metrics show the newest snapshot when they are scraped.
@@ -32,6 +33,7 @@ func (b *Builder) Register(r prometheus.Registerer) {
 			"Time of the last message of the API server on the longest silent watch, in seconds since 1970.", "",
 		},
 		{"gangs", "Gangs by state.", "state"},
+		{"suspects", "Nodes and groups on which several gangs failed, by state.", "state"},
 	} {
 		var labels []string
 		if d.label != "" {
@@ -88,6 +90,13 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, state := range gang.Phases() {
 		show("gangs", float64(states[state]), string(state))
+	}
+	places := map[suspect.State]int{suspect.Suspect: 0, suspect.Doubt: 0}
+	for _, p := range m.options.Source.Suspects().Places(m.options.Clock.Now()) {
+		places[p.State]++
+	}
+	for state, n := range places {
+		show("suspects", float64(n), string(state))
 	}
 }
 

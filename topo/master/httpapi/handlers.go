@@ -24,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/manifest"
 	"github.com/heddle-dev/heddle/topo/master/export"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // nodeGroup is GET /node_group: the tree along axis=, or with kind= and name= the
@@ -114,7 +115,20 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 	if err == nil {
 		answer, err = s.options.Pending.Explain(ctx, groups, namespace, name)
 	}
+	if err == nil && answer.API != "" {
+		answer.Avoids, _ = s.options.Suspects.Avoid(namespace+"/"+answer.Name, time.Now())
+	}
 	s.listed(w, r, answer, err)
+}
+
+// suspects is GET /v1/suspects: the nodes and groups on which gangs failed, and with gang=NAMESPACE/NAME what that gang
+// avoids.
+func (s *Server) suspects(w http.ResponseWriter, r *http.Request, _ *snapshot.Snapshot) {
+	answer := suspect.Answer{Suspects: s.options.Suspects.Places(time.Now())}
+	if of := r.URL.Query().Get("gang"); of != "" {
+		answer.Avoids, _ = s.options.Suspects.Avoid(of, time.Now())
+	}
+	s.encode(w, r, answer)
 }
 
 // maxManifest bounds the body of POST /v1/plan.

@@ -7,6 +7,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // Audience is the audience of tokens for topo-master only.
@@ -40,6 +42,8 @@ type Options struct {
 	History *informers.History
 	// Pending answers why pods have no node.
 	Pending *explain.Lister
+	// Suspects remembers where gangs failed; nil remembers nothing.
+	Suspects *suspect.Memory
 	// Consumers answers which pods hold GPUs.
 	Consumers *informers.Consumers
 	// Alive returns a description of the failure, or an empty string.
@@ -61,6 +65,7 @@ type Server struct {
 
 // New returns a server; Run or Handler use it.
 func New(o Options) *Server {
+	o.Suspects = cmp.Or(o.Suspects, suspect.NewMemory())
 	return &Server{
 		options: o, metrics: newMetrics(o.Registry), watchers: make(chan struct{}, maxWatchers),
 		documents: cache[*document]{of: map[string]versioned[*document]{}},
@@ -83,6 +88,7 @@ func (s *Server) Handler() http.Handler {
 	route("/v1/ports", s.answered(s.ports))
 	route("/v1/gangs", s.answered(s.gangs))
 	route("/v1/why", s.answered(s.why))
+	route("/v1/suspects", s.answered(s.suspects))
 	routeOf(http.MethodPost, "/v1/plan", s.answered(s.plan))
 	route("/v1/export/{format}", s.answered(s.export))
 	route("/", s.file)

@@ -54,7 +54,7 @@ type Consumers struct {
 // NewConsumers asks about pods that request whole GPUs by these names, and about shares. The rate of the client limits
 // what clients of topo-master can ask: it should have no other use.
 func NewConsumers(core rest.Interface, gpus []corev1.ResourceName) *Consumers {
-	return &Consumers{core: core, pods: podReader{gpus}}
+	return &Consumers{core: core, pods: podReader{resources: gpus}}
 }
 
 // Of returns the use of a node's GPUs.

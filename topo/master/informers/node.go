@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // Node holds the used part of a Node. It is immutable.
@@ -70,11 +71,13 @@ func (n *Node) keep(old *Node) *Node {
 
 // nodeReader selects what to keep of a Node.
 type nodeReader struct {
-	gpus    gpuResources
-	manager string
+	gpus     gpuResources
+	manager  string
+	suspects *suspect.Memory
 }
 
 func (r *nodeReader) read(node *corev1.Node) *Node {
+	r.suspects.Node(node.Name, suspect.FaultsOf(node))
 	n := &Node{
 		Name: node.Name, UID: node.UID, Cordoned: node.Spec.Unschedulable, Fabric: readCondition(node.Status.Conditions),
 	}

@@ -3,8 +3,10 @@ package informers
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // Pod holds the used part of a pod that requests GPUs or is in a gang. It is immutable.
@@ -15,6 +17,7 @@ type Pod struct {
 	GPUs int32
 	// Member is nil if the pod is in no gang.
 	Member *gang.Member
+	uid    types.UID
 }
 
 // GetObjectMeta is for client-go's keys.
@@ -23,7 +26,7 @@ func (p *Pod) GetObjectMeta() metav1.Object {
 }
 
 func (p *Pod) keep(old *Pod) *Pod {
-	if p.Node == old.Node && p.GPUs == old.GPUs && (p.Member == nil) == (old.Member == nil) &&
+	if p.uid == old.uid && p.Node == old.Node && p.GPUs == old.GPUs && (p.Member == nil) == (old.Member == nil) &&
 		(p.Member == nil || *p.Member == *old.Member) {
 		return old
 	}
@@ -41,7 +44,10 @@ func gangOf(obj any) ([]string, error) {
 }
 
 // podReader selects what to keep of pods.
-type podReader struct{ resources gpuResources }
+type podReader struct {
+	resources gpuResources
+	suspects  *suspect.Memory
+}
 
 // wants drops the pods that most nodes have most of. A pod's requests of GPUs
 // never change; one that leaves its gang stays stored until it is deleted.
@@ -53,7 +59,10 @@ func (r *podReader) read(pod *corev1.Pod) *Pod {
 	if requested > 0 && pod.Spec.NodeName != "" && !ended(pod) {
 		out.Node, out.GPUs = pod.Spec.NodeName, requested
 	}
-	out.Member, _ = gang.MemberOf(pod, requested)
+	if out.Member, _ = gang.MemberOf(pod, requested); out.Member != nil {
+		out.uid = pod.UID
+		r.suspects.See(suspect.PodOf(pod, out.Member.Gang))
+	}
 	return out
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // Options select what to watch and what to keep.
@@ -42,9 +43,10 @@ type Options struct {
 
 // Source watches the API server. Its methods are safe for concurrent use.
 type Source struct {
-	clock   clock.PassiveClock
-	nodes   *informer[Node, *Node]
-	reports *informer[Report, *Report]
+	clock    clock.PassiveClock
+	suspects *suspect.Memory
+	nodes    *informer[Node, *Node]
+	reports  *informer[Report, *Report]
 	// pods are all: a gang includes pods that wait for a node and pods that ended, and no selector of
 	// the API finds the labels and annotations, in several spellings, that make a pod a member.
 	pods    *informer[Pod, *Pod]
@@ -85,15 +87,15 @@ func (g *Gang) Empty() bool { return len(g.Members) == 0 }
 
 // New returns a source; Run starts it.
 func New(o Options) *Source {
-	s := &Source{clock: o.Clock, changed: notify.New(), used: map[string]int32{}}
+	s := &Source{clock: o.Clock, suspects: suspect.NewMemory(), changed: notify.New(), used: map[string]int32{}}
 	if s.clock == nil {
 		s.clock = clock.RealClock{}
 	}
 	s.reset()
-	nodes := nodeReader{gpus: o.GPUs, manager: o.Manager}
+	nodes := nodeReader{gpus: o.GPUs, manager: o.Manager, suspects: s.suspects}
 	s.nodes = newInformer(s.clock, o.Core, "nodes", &corev1.Node{}, nil, nodes.read, s.onNode)
 	s.reports = newInformer(s.clock, o.Topology, v1alpha1.Plural, &v1alpha1.NodeTopology{}, nil, readReport, s.onReport)
-	pods := podReader{o.GPUs}
+	pods := podReader{o.GPUs, s.suspects}
 	s.pods = newInformer(s.clock, o.Core, "pods", &corev1.Pod{}, pods.wants, pods.read, s.onPod)
 	utilruntime.Must(s.pods.store.AddIndexers(cache.Indexers{byGang: gangOf})) // It fails for a name twice.
 	return s
@@ -121,6 +123,9 @@ func (s *Source) Run(ctx context.Context) error {
 
 // Changed receives after something changed.
 func (s *Source) Changed() <-chan struct{} { return s.changed }
+
+// Suspects remembers where gangs failed.
+func (s *Source) Suspects() *suspect.Memory { return s.suspects }
 
 // Synced reports whether everything has been listed once.
 func (s *Source) Synced() bool { return s.synced.Load() }
@@ -195,6 +200,9 @@ func (s *Source) onPod(old, now *Pod) {
 	defer s.changed.Notify()
 	s.count(old, -1)
 	s.count(now, 1)
+	if now == nil && old.Member != nil {
+		s.suspects.Lose(old.Member.Gang, old.uid, s.clock.Now())
+	}
 }
 
 // count adds a pod's GPUs to its node or takes them away.

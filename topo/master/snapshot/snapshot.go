@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 )
@@ -25,6 +27,8 @@ type Snapshot struct {
 	Levels []fabric.Level
 	Nodes  Table[*informers.NodeState]
 	Gangs  Table[*informers.Gang]
+	// Spares are the idle nodes of each lowest group that are kept for repair; see [placement.Spares].
+	Spares intstr.IntOrString
 	// Discovery holds the leaves with uplinks for each node's worker to discover, by node.
 	Discovery map[string][]string
 	// StaleSince is the time when the API server last sent anything, if that is too long ago; else

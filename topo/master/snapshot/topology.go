@@ -6,9 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/placement"
 )
 
 // Topology is the answer of GET /v1/topology: all but the ports of each node,
@@ -33,6 +36,8 @@ type Topology struct {
 	Ignored []Ignored `json:"ignored"`
 	// StaleSources are the sources that are silent on some nodes.
 	StaleSources []StaleSource `json:"staleSources,omitempty"`
+	// Spares is the number of idle nodes of each lowest group to keep for repair, or their percentage.
+	Spares *intstr.IntOrString `json:"spares,omitempty"`
 }
 
 // StaleSource is a source with an old answer in use on some nodes.
@@ -60,11 +65,13 @@ type Element struct {
 	Kind   string `json:"kind"`
 	Status string `json:"status"`
 	// Key identifies a group: the ID of its first switch, an NVLink domain, a configured name.
-	Key      string          `json:"key,omitempty"`
-	Product  string          `json:"product,omitempty"`
-	Cordoned bool            `json:"cordoned,omitempty"`
-	Reasons  []fabric.Reason `json:"reasons,omitempty"`
-	GPUs     GPUs            `json:"gpus"`
+	Key      string `json:"key,omitempty"`
+	Product  string `json:"product,omitempty"`
+	Cordoned bool   `json:"cordoned,omitempty"`
+	// Spare is true for an idle node that heddle-scheduler keeps for the repair of running gangs.
+	Spare   bool            `json:"spare,omitempty"`
+	Reasons []fabric.Reason `json:"reasons,omitempty"`
+	GPUs    GPUs            `json:"gpus"`
 	// Nodes counts the nodes of a group.
 	Nodes *fabric.Count `json:"nodes,omitempty"`
 	// Rails are the leaves that a group's cables should go to.
@@ -83,6 +90,9 @@ func (s *Snapshot) Topology() *Topology {
 	t := &Topology{
 		StaleSince: s.StaleSince, Levels: s.Levels, Tree: []Element{}, Crossing: s.crossing(), Nodes: s.Tree.Nodes,
 		Findings: append([]fabric.Finding{}, s.Tree.Findings()...), Ignored: s.ignored(), StaleSources: s.StaleSources(),
+	}
+	if s.Spares != (intstr.IntOrString{}) {
+		t.Spares = &s.Spares
 	}
 	for _, e := range s.Tree.Child {
 		element := s.element(e)
@@ -114,7 +124,26 @@ func (s *Snapshot) element(e *fabric.Element) Element {
 		out.Child[i] = s.element(c)
 		out.GPUs.add(out.Child[i].GPUs)
 	}
+	s.spare(out.Child)
 	return out
+}
+
+// spare marks the idle nodes of a group that are kept for repair, as heddle-scheduler chooses them.
+func (s *Snapshot) spare(list []Element) {
+	var idle []string
+	nodes := 0
+	for i := range list {
+		if e := &list[i]; e.Nodes == nil && e.GPUs.Offered > 0 {
+			nodes++
+			if e.GPUs.Free != nil && *e.GPUs.Free == e.GPUs.Offered && e.Status != v1alpha1.StatusNotReady {
+				idle = append(idle, e.Name)
+			}
+		}
+	}
+	spares := placement.Spares(s.Spares, nodes, idle)
+	for i := range list {
+		list[i].Spare = slices.Contains(spares, list[i].Name)
+	}
 }
 
 func (s *Snapshot) crossing() []Domain {

@@ -28,6 +28,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 const (
@@ -50,6 +51,8 @@ type Options struct {
 	Handle   framework.Handle
 	Cache    *gangcache.Cache
 	Topology *topologyclient.Client
+	// Suspects is told where gangs fail.
+	Suspects *suspect.Memory
 	// PodGroups keeps PodGroup objects of gangs that labels describe.
 	PodGroups bool
 	// Elections has the metric of the scheduler's leader election; nil if this process
@@ -96,6 +99,7 @@ func (c *Controller) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(func() { c.Topology.Run(ctx) })
+	tasks.Go(func() { c.followEnded(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) {
 		return
 	}
@@ -122,6 +126,7 @@ func (c *Controller) Run(ctx context.Context) {
 			waits := c.Topology.Awaited(now)
 			if tree.Generation != planned || waits != awaited {
 				planned, awaited = tree.Generation, waits
+				c.Suspects.Group(lowest(tree.Groups, map[string]string{}))
 				c.Cache.RetryAll()
 			}
 			c.expire()

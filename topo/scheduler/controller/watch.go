@@ -16,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/scheduler/gangcache"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // handler calls two functions with typed objects.
@@ -39,7 +40,10 @@ func handler[T any](update, remove func(T)) cache.ResourceEventHandlerFuncs {
 func (c *Controller) watch() (err error) {
 	core := c.Handle.SharedInformerFactory().Core().V1()
 	if _, err = core.Nodes().Informer().AddEventHandler(handler(
-		func(node *corev1.Node) { c.Cache.NodeChanged(node.Name, node) },
+		func(node *corev1.Node) {
+			c.Suspects.Node(node.Name, suspect.FaultsOf(node))
+			c.Cache.NodeChanged(node.Name, node)
+		},
 		func(node *corev1.Node) {
 			c.Cache.GPUs.ForgetNode(node.Name)
 			c.Cache.NodeChanged(node.Name, nil)
@@ -47,10 +51,17 @@ func (c *Controller) watch() (err error) {
 	)); err != nil {
 		return err
 	}
-	c.pods, err = core.Pods().Informer().AddEventHandler(handler(c.Cache.UpdatePod, func(pod *corev1.Pod) {
-		c.Cache.GPUs.Release(pod.UID)
-		c.Cache.DeletePod(pod)
-	}))
+	c.pods, err = core.Pods().Informer().AddEventHandler(handler(
+		func(pod *corev1.Pod) {
+			c.see(pod)
+			c.Cache.UpdatePod(pod)
+		},
+		func(pod *corev1.Pod) {
+			c.lose(pod)
+			c.Cache.GPUs.Release(pod.UID)
+			c.Cache.DeletePod(pod)
+		},
+	))
 	return err
 }
 

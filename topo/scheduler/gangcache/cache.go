@@ -37,6 +37,8 @@ type Options struct {
 	Native bool
 	// HoldAfter is the time after which nodes are reserved for the first gang of the queue that waits; 0 for never.
 	HoldAfter time.Duration
+	// SparesPriority is the lowest priority of gangs that are repaired with spares.
+	SparesPriority int32
 	// GPUs reads the device selectors of pods.
 	GPUs    *sgpu.Scheduler
 	Metrics *Metrics
@@ -75,11 +77,12 @@ type Cache struct {
 	members map[types.UID]*member
 	// blocked are pods of no gang that reservations kept off a node.
 	blocked map[types.UID]*corev1.Pod
-	// reservations are made by plans; withHold adds the reservations of held. Both are replaced, never changed: scheduling
-	// cycles read them without the lock.
-	reservations, withHold planner.Reservations
-	held                   *hold
-	effects                Effects
+	// reservations are made by plans; withSpares adds the nodes for repair, and withHold also the reservations of held.
+	// They are replaced, never changed: scheduling cycles read them without the lock.
+	reservations, withSpares, withHold planner.Reservations
+	spares                             planner.Reservations
+	held                               *hold
+	effects                            Effects
 }
 
 // New returns an empty cache.
@@ -169,15 +172,34 @@ func (c *Cache) Reservations() planner.Reservations {
 	return c.reservations
 }
 
-// ReservationsFor returns what a pod must leave free: for members of the gang that nodes are kept for, of gangs that
-// run with fewer members than they need, and with a node by a plan, only what plans reserve.
+// ReservationsFor returns what a pod must leave free: for members with a node by a plan, and of gangs that run with
+// fewer members than they need, only what plans reserve; for members of the gang that nodes are kept for, spares too.
+// Gangs below SparesPriority are not repaired with spares.
 func (c *Cache) ReservationsFor(pod *corev1.Pod) planner.Reservations {
 	m := c.lock(pod)
 	defer c.mu.Unlock()
-	if m != nil && (m.onItsWay() || c.holds(m.gang) || c.inPart(m.gang)) {
+	switch {
+	case m == nil:
+	case m.onItsWay(), c.inPart(m.gang) && m.priority() >= c.SparesPriority:
 		return c.reservations
+	case c.holds(m.gang), c.inPart(m.gang):
+		return c.withSpares
 	}
 	return c.withHold
+}
+
+// SetSpares takes over what is reserved for the repair of running gangs.
+func (c *Cache) SetSpares(spares planner.Reservations) {
+	c.mu.Lock()
+	defer c.unlock()
+	kept := func(node string) bool { return len(spares[node]) > 0 }
+	for node := range c.spares {
+		c.effects.retryAll = c.effects.retryAll || !kept(node)
+	}
+	if c.effects.retryAll || len(spares) != len(c.spares) {
+		c.spares = spares
+		c.renew()
+	}
 }
 
 // QueueKey is the place of a pod in the scheduler's queue. All pods of a gang have the same.

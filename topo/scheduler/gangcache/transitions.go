@@ -3,9 +3,7 @@ package gangcache
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -147,10 +145,8 @@ func (c *Cache) renew() {
 			g.deadline = time.Time{}
 		}
 	}
-	c.withHold = maps.Clone(c.reservations)
-	for node, held := range c.heldNodes() {
-		c.withHold[node] = slices.Concat(c.withHold[node], held)
-	}
+	c.withSpares = c.reservations.With(c.spares)
+	c.withHold = c.withSpares.With(c.heldNodes())
 }
 
 // release takes back what a gang, and those that it runs with, have reserved or hold, unless

@@ -56,6 +56,18 @@ type Reservation struct {
 // Reservations are by node. They are not changed once made.
 type Reservations map[string][]Reservation
 
+// With returns the reservations and others.
+func (r Reservations) With(others Reservations) Reservations {
+	if len(others) == 0 {
+		return r
+	}
+	out := maps.Clone(r)
+	for node, list := range others {
+		out[node] = slices.Concat(out[node], list)
+	}
+	return out
+}
+
 // Gone are pods of one node that count as gone, and what they free.
 type Gone struct {
 	UIDs    map[types.UID]bool

@@ -12,13 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Waiting is a gang for which nodes are reserved, since it has waited for some time.
+// Waiting is a gang for which nodes are reserved, since it has waited for some time. Without a name it is any running
+// gang that needs repair.
 type Waiting struct {
 	Gang types.NamespacedName
 	For  time.Duration
 }
 
 func (w *Waiting) String() string {
+	if w.Gang.Name == "" {
+		return "the repair of running gangs"
+	}
 	return fmt.Sprintf("gang %s, which has waited %s", w.Gang, duration.HumanDuration(w.For))
 }
 

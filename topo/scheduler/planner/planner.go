@@ -143,7 +143,7 @@ func (p *Planner) plan(g *Gang, query *Query, tried types.UID) (Place, error) {
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return Place{}, err
 	}
-	query.Priority = g.priority()
+	query.Priority = g.Priority()
 	room := p.capacity(tree, query, classes)
 	search := p.search(tree, g, &request)
 	found, err := search.place(room)
@@ -200,8 +200,8 @@ func (g *Gang) kinds() int {
 // or of a required affinity of the members to each other.
 func (g *Gang) label() string { return cmp.Or(g.Label, Together(g.Members[0].Pod)) }
 
-// priority returns the lowest priority of the members that need a node.
-func (g *Gang) priority() int32 {
+// Priority returns the lowest priority of the members that need a node.
+func (g *Gang) Priority() int32 {
 	lowest := int32(math.MaxInt32)
 	for i := range g.Members {
 		if m := &g.Members[i]; m.Node == "" {

@@ -51,7 +51,7 @@ func (r *Request) MayPreempt() bool {
 func (r *Request) preemptor() (priority int32, may bool) {
 	priority = math.MaxInt32
 	for i := range r.Gangs {
-		priority = min(priority, r.Gangs[i].priority())
+		priority = min(priority, r.Gangs[i].Priority())
 		if slices.ContainsFunc(r.Gangs[i].Members, func(m Member) bool {
 			policy := m.Pod.Spec.PreemptionPolicy
 			return m.Node == "" && policy != nil && *policy == corev1.PreemptNever

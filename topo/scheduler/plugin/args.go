@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -59,6 +60,10 @@ type Args struct {
 	PodGroups bool `json:"podGroups"`
 	// ReserveAfter is the time after which nodes are reserved for the first gang of the queue that waits; 0 for never.
 	ReserveAfter metav1.Duration `json:"reserveAfter"`
+	// Spares is the number of idle nodes of each lowest group, or their percentage of it, to keep for the repair of running
+	// gangs of at least SparesPriority.
+	Spares         intstr.IntOrString `json:"spares"`
+	SparesPriority int32              `json:"sparesPriority"`
 	// GPUAware are the weights of a node's published GPU topology.
 	GPUAware sgpu.Weights `json:"gpuAware"`
 }
@@ -118,6 +123,9 @@ func (a *Args) check() error {
 	fault(a.WithoutMap != gang.Wait && a.WithoutMap != gang.Place,
 		"withoutMap: %q is neither %s nor %s", a.WithoutMap, gang.Wait, gang.Place)
 	fault(a.ReserveAfter.Duration < 0, "reserveAfter: %v is negative", a.ReserveAfter.Duration)
+	spares, err := intstr.GetScaledValueFromIntOrPercent(&a.Spares, 100, true)
+	fault(err != nil || spares < 0 || a.Spares.Type == intstr.String && spares > 100,
+		"spares: %q is neither a number of nodes nor a percentage", a.Spares.String())
 	for _, w := range []float64{a.GPUAware.Weight, a.GPUAware.LossWeight} {
 		fault(w < 0 || w > sgpu.MaxWeight, "gpuAware: weight %v is not 0 to %d", w, sgpu.MaxWeight)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kube-scheduler/framework"
@@ -77,6 +78,7 @@ func (p *Plugin) PreFilter(
 		return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, errNotNative.Error())
 	default:
 		p.measure(nodes)
+		p.keepSpares(nodes)
 		c.Snapshot = p.place(ctx, pod, nodes)
 		if !c.Member && p.labeled(pod) {
 			if _, err := gang.Read(pod, p.args.Domains); err != nil {
@@ -269,6 +271,13 @@ func (p *Plugin) place(ctx context.Context, pod *corev1.Pod, infos []framework.N
 	return gangcache.Snapshot{Member: true, Rejection: "the gang changes faster than it is planned"}
 }
 
+// keepSpares chooses the idle nodes that are kept for the repair of running gangs.
+func (p *Plugin) keepSpares(infos []framework.NodeInfo) {
+	if p.args.Spares != (intstr.IntOrString{}) {
+		p.cache.SetSpares(p.planner.Spares(p.nodesOf(infos), p.cache.Reservations(), p.args.Spares))
+	}
+}
+
 // hold reserves nodes for gangs without room, if these are the first that have waited for so long.
 func (p *Plugin) hold(ctx context.Context, pod *corev1.Pod, r *planner.Request) {
 	waiting := p.cache.Waiting(pod)
@@ -291,8 +300,10 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 			return planner.Plan{Reason: err.Error()}
 		}
 	}
-	r.Reservations = p.cache.ReservationsFor(r.Gangs[0].Members[0].Pod)
-	plan := p.planner.Plan(r)
+	if r.Reservations == nil {
+		r.Reservations = p.cache.ReservationsFor(r.Gangs[0].Members[0].Pod)
+	}
+	plan := p.planAround(ctx, r)
 	if plan.Places == nil {
 		result = "rejected"
 	}
@@ -302,6 +313,22 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 			preempting.Reason = plan.Reason
 			return preempting
 		}
+	}
+	return plan
+}
+
+// planAround plans without nodes on which gangs failed, if others have room.
+func (p *Plugin) planAround(ctx context.Context, r *planner.Request) planner.Plan {
+	var suspects []string
+	sure := 0
+	for i := range r.Gangs {
+		nodes, certain := p.suspects.Avoid(r.Gangs[i].Key.String(), time.Now())
+		suspects = append(suspects, nodes...)
+		sure = cmp.Or(sure, certain)
+	}
+	plan, avoided := p.planner.PlanAround(r, suspects, sure)
+	if avoided > 0 {
+		p.log.InfoContext(ctx, "gang avoids nodes on which gangs failed", "podgroup", r.Gangs[0].Key, "nodes", avoided)
 	}
 	return plan
 }

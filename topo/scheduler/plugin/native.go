@@ -32,6 +32,8 @@ var errNotNative = errors.New(
 type podGroupCycle struct {
 	gang  planner.Gang
 	nodes []framework.NodeInfo
+	// reservations are what a group in need of repair must leave free; nil for what any other must.
+	reservations planner.Reservations
 	// minCount is the number of members that must have a node, and placed the number that have one.
 	minCount, placed int
 	// places are the members' nodes in the current placement, asked the members that were
@@ -97,6 +99,10 @@ func (p *Plugin) GeneratePlacements(
 		return reject(err.Error())
 	}
 	c.nodes = parent.Nodes
+	p.keepSpares(c.nodes)
+	if c.placed > 0 && c.placed < c.minCount && c.gang.Priority() >= p.args.SparesPriority {
+		c.reservations = p.cache.Reservations()
+	}
 	state.Write(podGroupKey, c)
 	ok, reason := p.planPodGroup(ctx, c, true)
 	switch {
@@ -169,7 +175,8 @@ func (p *Plugin) readPodGroup(key types.NamespacedName, group framework.PodGroup
 
 // planPodGroup finds nodes for the members of a PodGroup, and the pods that must leave first.
 func (p *Plugin) planPodGroup(ctx context.Context, c *podGroupCycle, mayPreempt bool) (ok bool, reason string) {
-	request := planner.Request{Gangs: []planner.Gang{c.gang}, Query: planner.Query{Nodes: p.nodesOf(c.nodes)}}
+	request := planner.Request{Gangs: []planner.Gang{c.gang}}
+	request.Nodes, request.Reservations = p.nodesOf(c.nodes), c.reservations
 	plan := p.plan(ctx, &request, mayPreempt)
 	if plan.Places == nil {
 		_, avoided := p.cache.Backoffs.Avoided(c.gang.Key)
@@ -203,6 +210,9 @@ func (p *Plugin) preFilterPodGroup(
 			g.first = &firstMember{pod, state, c}
 		}
 		g.asked[pod.UID] = true
+		if g.reservations != nil {
+			c.Reservations = g.reservations
+		}
 		if c.Node = g.places[pod.UID]; c.Node == "" {
 			reason = "other pods of it come first, and no more fit"
 		}

@@ -63,6 +63,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/scheduler/planner"
 	"github.com/heddle-dev/heddle/topo/scheduler/sgpu"
 	"github.com/heddle-dev/heddle/topo/scheduler/topologyclient"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // Name is the plugin's in the scheduler's configuration.
@@ -96,6 +97,7 @@ type Plugin struct {
 	controller *controller.Controller
 	nodes      nodes
 	devices    *claims.Nodes
+	suspects   *suspect.Memory
 	// measured is the time of the last measurement of the free capacity.
 	measured time.Time
 	// demand has learned from the pods with GPUs. capacity counts the GPUs of all nodes, in percent of one, at the
@@ -134,11 +136,11 @@ func newPlugin(
 	metrics := gangcache.NewMetrics()
 	p := &Plugin{
 		args: args, handle: handle, log: log, gpus: sgpu.New(args.nodeConfig(), log, metrics.IgnoredAnnotations),
-		selected: map[planner.Key]bool{}, devices: claims.New(ctx),
+		selected: map[planner.Key]bool{}, devices: claims.New(ctx), suspects: suspect.NewMemory(),
 	}
 	p.cache = gangcache.New(gangcache.Options{
 		Domains: args.Domains, Ignored: args.Ignored, Native: args.GenericWorkload, GPUs: p.gpus,
-		HoldAfter: args.ReserveAfter.Duration, Metrics: metrics,
+		HoldAfter: args.ReserveAfter.Duration, SparesPriority: args.SparesPriority, Metrics: metrics,
 	})
 	p.planner = planner.New(topology, args.WithoutMap, p.gpus.GPUs())
 	p.budgets = handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister()
@@ -146,7 +148,7 @@ func newPlugin(
 	var err error
 	p.controller, err = controller.New(controller.Options{
 		Plugin: Name, Handle: handle, Cache: p.cache, Topology: topology, PodGroups: args.PodGroups,
-		Elections: elections, Log: log,
+		Elections: elections, Suspects: p.suspects, Log: log,
 	})
 	if err != nil {
 		return nil, err

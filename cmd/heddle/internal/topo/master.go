@@ -60,16 +60,16 @@ func (m *master) visible(set *pflag.FlagSet) {
 		"`name` in --topo-master's certificate, if it is asked at another address, such as a forwarded port")
 }
 
-// get asks topo-master, which it finds first.
-func (m *master) get(c *cobra.Command, path, kind string) ([]byte, error) {
+// get asks topo-master, which it finds first, with a parameter and its value if any.
+func (m *master) get(c *cobra.Command, path string, parameter ...string) ([]byte, error) {
 	if m.client == nil {
 		if err := m.find(c); err != nil {
 			return nil, err
 		}
 	}
 	request := m.client.Get().AbsPath(m.base, path)
-	if kind != "" {
-		request = request.Param("kind", kind)
+	if len(parameter) > 1 && parameter[1] != "" {
+		request = request.Param(parameter[0], parameter[1])
 	}
 	body, err := request.DoRaw(c.Context())
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {

@@ -30,7 +30,7 @@ heddle-topo-master answers, through the API server's service proxy or at
 --token-file: kubectl create token ACCOUNT --audience=heddle-topo-master.
 Without a command, topo is topo tree.`
 	at.register(c)
-	c.AddCommand(treeCommand(&at), gangsCommand(&at), miscabledCommand(&at), exportCommand(&at))
+	c.AddCommand(treeCommand(&at), gangsCommand(&at), miscabledCommand(&at), suspectsCommand(&at), exportCommand(&at))
 	return c
 }
 
@@ -51,7 +51,7 @@ labels the labels of the nodes.`,
 		if !slices.Contains(export.Formats(), *format) {
 			return cli.UsageErrorf(c, "invalid --format %q: want one of %s", *format, formats)
 		}
-		body, err := at.get(c, "/v1/export/"+*format, *kind)
+		body, err := at.get(c, "/v1/export/"+*format, "kind", *kind)
 		if err != nil {
 			return err
 		}
@@ -60,9 +60,9 @@ labels the labels of the nodes.`,
 	return c
 }
 
-// read asks topo-master for a path and decodes the JSON.
-func read[T any](c *cobra.Command, at *master, path string) (*T, error) {
-	body, err := at.get(c, path, "")
+// read asks topo-master for a path, with a parameter and its value if any, and decodes the JSON.
+func read[T any](c *cobra.Command, at *master, path string, parameter ...string) (*T, error) {
+	body, err := at.get(c, path, parameter...)
 	if err != nil {
 		return nil, err
 	}

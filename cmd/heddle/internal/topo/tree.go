@@ -195,6 +195,9 @@ func reasons(e *snapshot.Element) string {
 		}
 		out = append(out, text)
 	}
+	if e.Spare {
+		out = append(out, "kept for repair")
+	}
 	if e.Cordoned {
 		out = append(out, "cordoned")
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/explain"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // NewWhyCommand returns `heddle why`.
@@ -55,6 +57,11 @@ comes first.`,
 		if err != nil {
 			return err
 		}
+		if answer.API != "" { // Without topo-master nothing is known about failures.
+			if known, err := read[suspect.Answer](c, m, "/v1/suspects", "gang", namespace+"/"+answer.Name); err == nil {
+				answer.Avoids = known.Avoids
+			}
+		}
 		return output.Print(c, answer, whyText(answer, len(groups) > 0, time.Now()))
 	}
 	return c
@@ -73,13 +80,28 @@ func (m *master) lister(c *cobra.Command) (*explain.Lister, []v1alpha1.Group, er
 		}
 		groups = new([]v1alpha1.Group) // There may be no topo-master.
 	}
-	return explain.NewLister(api, math.MaxInt, math.MaxInt, clock.RealClock{}), *groups, nil
+	lister := explain.NewLister(api, math.MaxInt, math.MaxInt, clock.RealClock{})
+	if len(*groups) > 0 {
+		t, err := read[snapshot.Topology](c, m, "/v1/topology")
+		if err != nil {
+			return nil, nil, err
+		}
+		if t.Spares != nil {
+			lister.Spares = *t.Spares
+		}
+	}
+	return lister, *groups, nil
 }
 
 // whyText returns the answer for people.
 func whyText(a *explain.Answer, grouped bool, now time.Time) string {
 	var b strings.Builder
-	if b.WriteString(whyState(a)); a.Pods == a.Bound {
+	b.WriteString(whyState(a))
+	if len(a.Avoids) > 0 {
+		fmt.Fprintf(&b, "Gangs failed on %s: the gang gets these nodes only without other room, see heddle topo suspects.\n",
+			cli.First(a.Avoids, maxRooms, ", "))
+	}
+	if a.Pods == a.Bound {
 		return b.String()
 	}
 	b.WriteString(whyRoom(a, now))

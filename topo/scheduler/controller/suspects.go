@@ -1,0 +1,75 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/topo/gang"
+	"github.com/heddle-dev/heddle/topo/suspect"
+)
+
+// ended selects pods that succeeded or failed, which kube-scheduler's informer drops.
+const ended = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
+
+// followEnded passes pods that have ended to the memory of failures.
+func (c *Controller) followEnded(ctx context.Context) {
+	pods := c.Handle.ClientSet().CoreV1().Pods(metav1.NamespaceAll)
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = ended
+				return pods.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.FieldSelector = ended
+				return pods.Watch(ctx, o)
+			},
+		},
+		ObjectType: &corev1.Pod{},
+		Handler:    handler(c.see, func(*corev1.Pod) {}),
+		Transform: func(object any) (any, error) {
+			if pod, ok := object.(*corev1.Pod); ok {
+				pod.ManagedFields, pod.Spec.Containers, pod.Spec.Volumes = nil, nil, nil
+			}
+			return object, nil
+		},
+	})
+	informer.RunWithContext(ctx)
+}
+
+// see passes a pod of a gang to the memory of failures.
+func (c *Controller) see(pod *corev1.Pod) {
+	if pod.Status.StartTime == nil || !gang.Concerns(pod) {
+		return
+	}
+	if m, ok := gang.MemberOf(pod, 1); ok {
+		c.Suspects.See(suspect.PodOf(pod, m.Gang))
+	}
+}
+
+// lose tells the memory of failures that a pod is deleted or has ended.
+func (c *Controller) lose(pod *corev1.Pod) {
+	if m, ok := gang.MemberOf(pod, 1); ok {
+		c.Suspects.Lose(m.Gang, pod.UID, time.Now())
+	}
+}
+
+// lowest adds the lowest group of each node.
+func lowest(groups []v1alpha1.Group, to map[string]string) map[string]string {
+	for i := range groups {
+		for _, child := range groups[i].Child {
+			if child.Kind == v1alpha1.KindNode {
+				to[child.Name] = groups[i].Name
+			}
+		}
+		lowest(groups[i].Child, to)
+	}
+	return to
+}
