@@ -185,6 +185,10 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, "node not found", http.StatusNotFound)
 		return
 	}
+	places := s.options.Suspects.Places(time.Now())
+	if i := slices.IndexFunc(places, func(p suspect.Place) bool { return p.Name == n.Name }); i >= 0 {
+		n.Suspect = &places[i]
+	}
 	n.Changes = s.options.History.Of(r.Context(), n.Name)
 	s.encode(w, r, n)
 }

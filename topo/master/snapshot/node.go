@@ -8,6 +8,7 @@ import (
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 // GPUs counts accelerators.
@@ -91,6 +92,8 @@ type Node struct {
 	Heartbeat    time.Time              `json:"heartbeat,omitzero"`
 	// HeartbeatAge is in seconds, by this replica's clock.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
+	// Suspect has the gangs that failed on the node, if they are several.
+	Suspect *suspect.Place `json:"suspect,omitempty"`
 	// Changes are the Events about its cables, the newest first.
 	Changes []informers.Change `json:"changes,omitempty"`
 }

@@ -13,7 +13,7 @@ import (
 func suspectsCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "suspects", Args: cobra.NoArgs,
-		Short: "Show the nodes and groups on which gangs failed; exit code 1 if any is a suspect",
+		Short: "Show where gangs failed; exit code 1 if a node is suspect",
 	}
 	output := cli.AddOutput(c, cli.FormatName)
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -24,12 +24,17 @@ export function nodeParts(item, a, note, now, to) {
     to.title(item), why(item, now), to.list(rows),
     note ? make('p', { class: 'note' }, note) : '',
     a?.ignored ? make('p', { class: 'note' }, `The report is not believed: ${a.ignored}.`) : '',
+    a?.suspect ? failures(a.suspect, to) : '',
     a?.use && item.gpus.total ? useParts(a.use, to.ago) : '',
     a?.rails?.length ? rails(a.rails, item, to) : '',
     a ? to.history() : '',
     a?.skipped?.length ? [make('h3', {}, 'Not read'), to.list(a.skipped.map((s) => [s.name, s.reason]))] : '',
   ].flat();
 }
+
+/** failures are the gangs that failed on the node. */
+const failures = (place, to) => [make('h3', {}, place.state === 'Suspect' ? 'Gangs failed here' : 'Gangs failed, maybe because of this node'),
+  to.list(place.evidence.map((e) => [e.gang, [e.reason, e.of > 1 ? `, on ${e.of} nodes, ` : ', ', to.ago(e.time), ' ago']]))];
 
 /** holds reports whether a group above an item, which its title names, has a key. */
 const holds = (item, key) => Boolean(item.parent) && (item.parent.key === key || holds(item.parent, key));
