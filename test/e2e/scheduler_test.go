@@ -62,7 +62,7 @@ func TestAssignment(t *testing.T) {
 }
 
 // leaves reports nodes by the leaf that they are on, and starts a topo-master.
-func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (at map[string]string) {
+func (f *fleet) leaves(t *testing.T, port int, all map[string][]string, flags ...string) (at map[string]string) {
 	t.Helper()
 	f.topologyCRD(t)
 	at = map[string]string{}
@@ -79,7 +79,7 @@ func (f *fleet) leaves(t *testing.T, port int, all map[string][]string) (at map[
 		reports = append(reports, reportOf(name, f.node(t, name).UID, leaf))
 	}
 	f.report(t, reports...)
-	f.startTopoMaster(t, "sched", port, "--exports", "none")
+	f.startTopoMaster(t, "sched", port, append(flags, "--exports", "none")...)
 	return at
 }
 
