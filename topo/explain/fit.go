@@ -203,13 +203,21 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 	}
 	w.At = times[first]
 	nodes := without(by(w.At)).Places[0].Nodes
-	for i := range c.Pods {
-		pod := &c.Pods[i]
-		if by(w.At)(pod) && slices.Contains(nodes, pod.Spec.NodeName) && !slices.Contains(w.After, holderOf(pod)) {
-			w.After = append(w.After, holderOf(pod))
-		}
+	w.After = c.holdersOf(func(p *corev1.Pod) bool { return by(w.At)(p) && slices.Contains(nodes, p.Spec.NodeName) })
+	if len(w.After) == 0 { // Their nodes are kept for repair then, and others are not.
+		w.After = c.holdersOf(by(w.At))
 	}
 	return w
+}
+
+// holdersOf names the gangs and pods that some pods belong to.
+func (c *Cluster) holdersOf(some func(*corev1.Pod) bool) (names []string) {
+	for i := range c.Pods {
+		if pod := &c.Pods[i]; some(pod) && !slices.Contains(names, holderOf(pod)) {
+			names = append(names, holderOf(pod))
+		}
+	}
+	return names
 }
 
 // around returns the smallest group that has all nodes.

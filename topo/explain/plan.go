@@ -327,7 +327,7 @@ func these(pods int) string {
 // place returns where the first pods of a gang would go without the rules between pods.
 func (q *question) place(g planner.Gang, pods int) (where string, ok bool) {
 	g.Members, g.MinMember = g.Members[:pods], pods
-	group, err := q.planner.Room(&g, q.request.Nodes)
+	group, err := q.planner.Room(&g, &q.request.Query)
 	switch {
 	case err != nil:
 		return "", false

@@ -167,16 +167,15 @@ func (p *Planner) plan(g *Gang, query *Query, tried types.UID) (Place, error) {
 	return place, nil
 }
 
-// Room returns the tightest group that has room for a gang now, without the constraints of
-// its pods on each other.
-func (p *Planner) Room(g *Gang, nodes []*Node) (placement.Group, error) {
-	p.update(nodes)
+// Room returns the tightest group that has room for a gang, without the constraints of its pods on each other.
+func (p *Planner) Room(g *Gang, query *Query) (placement.Group, error) {
+	p.update(query.Nodes)
 	tree := p.forest.of(&g.Spec)
 	request, classes := tree.gang(g)
 	if err := p.constrain(&request, &g.Spec); err != nil {
 		return placement.Group{}, err
 	}
-	room := p.capacity(tree, &Query{Nodes: nodes}, classes)
+	room := p.capacity(tree, query, classes)
 	found, err := placement.Place(tree.placement, &request, room)
 	return found.Group, err
 }

@@ -48,7 +48,7 @@ func TestGangWithoutPods(t *testing.T) {
 	if reason := p.Plan(r).Reason; reason != gang.Incomplete(0, 1) {
 		t.Errorf("%q", reason)
 	}
-	if _, err := p.Room(&r.Gangs[0], r.Nodes); err == nil || err.Error() != "the gang has no pods" {
+	if _, err := p.Room(&r.Gangs[0], &r.Query); err == nil || err.Error() != "the gang has no pods" {
 		t.Error(err)
 	}
 }

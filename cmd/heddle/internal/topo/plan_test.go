@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/heddle-dev/heddle/test/golden"
 	"github.com/heddle-dev/heddle/topo/explain"
 	"github.com/heddle-dev/heddle/topo/manifest"
@@ -44,6 +46,9 @@ func TestPlan(t *testing.T) {
 				w.Pods[i].Annotations = nil
 			}
 			w.add("single", 1, 8, nil)
+		}, false},
+		{"one of two nodes is kept for repair", asked(2, leaf), newWhyCluster(2, 1), func(w *whyCluster) {
+			w.Spares = intstr.Parse("1")
 		}, false},
 		{"no leaf holds it", asked(6, leaf), newWhyCluster(4, 4), nil, false},
 		{"no node has such GPUs", strings.ReplaceAll(asked(1, ""), "nvidia.com/gpu", "amd.com/gpu"), newWhyCluster(4, 4), nil, false},

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/test/golden"
@@ -207,12 +208,24 @@ func TestWhy(t *testing.T) {
 				}}
 			})
 		}},
+		{"nodes that are kept for repair", "spared", newWhyCluster(2, 1), func(w *whyCluster) {
+			w.Spares = intstr.Parse("25%")
+			w.add("spared", 2, 8, nil)
+		}},
+		{"a gang that needs repair", "mended", newWhyCluster(2, 0), func(w *whyCluster) {
+			w.Spares = intstr.Parse("1")
+			w.add("mended", 2, 8, nil)
+			w.Pods[len(w.Pods)-1].Spec.NodeName = "a0"
+		}},
 		{"a pod that runs", "llama-a-3", newWhyCluster(3, 4), func(*whyCluster) {}},
 	} {
 		tt.pods(tt.cluster)
 		answer, err := explain.Of(t.Context(), &tt.cluster.Cluster, "ai", tt.name, whyNow())
 		if err != nil {
 			t.Fatalf("%s: %v", tt.title, err)
+		}
+		if tt.name == "mended" {
+			answer.Avoids = []string{"b3"}
 		}
 		if tt.name == "train" && len(answer.Groups) > 0 && answer.Groups[0].Holders[0].Owner != "Job/llama" {
 			t.Errorf("the holder's owner is %q", answer.Groups[0].Holders[0].Owner)
