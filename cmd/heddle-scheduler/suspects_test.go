@@ -96,6 +96,14 @@ func TestSparesAreForRepair(t *testing.T) {
 	if leaf[pods["x-0"].Spec.NodeName] != leaf[pods["x-1"].Spec.NodeName] {
 		t.Errorf("repaired on %s, beside %s", pods["x-0"].Spec.NodeName, pods["x-1"].Spec.NodeName)
 	}
+	// A gang that comes back whole needs the spare as well.
+	w.fail("x", 2)
+	for i := range 2 {
+		p := pod(fmt.Sprintf("x-%d", i), 4, gangLabels("x", 2))
+		p.Spec.Priority = new(int32(5))
+		w.add(p)
+	}
+	w.whole("x", 2)
 	lost = pods["y-0"].Spec.NodeName
 	w.delete("y-0")
 	w.add(on(lost, "taken-too", 4, 1))

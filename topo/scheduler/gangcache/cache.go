@@ -173,9 +173,10 @@ func (c *Cache) Reservations() planner.Reservations {
 }
 
 // ReservationsFor returns what a pod must leave free: for members with a node by a plan, and of gangs that run with
-// fewer members than they need, only what plans reserve; for members of the gang that nodes are kept for, spares too.
-// Gangs below SparesPriority are not repaired with spares.
-func (c *Cache) ReservationsFor(pod *corev1.Pod) planner.Reservations {
+// fewer members than they need, only what plans reserve; for members of the gang that nodes are kept for, spares too,
+// and for members of a gang that comes back, what is kept for another gang. Spares are not for gangs below
+// SparesPriority.
+func (c *Cache) ReservationsFor(pod *corev1.Pod, back bool) planner.Reservations {
 	m := c.lock(pod)
 	defer c.mu.Unlock()
 	switch {
@@ -184,6 +185,8 @@ func (c *Cache) ReservationsFor(pod *corev1.Pod) planner.Reservations {
 		return c.reservations
 	case c.holds(m.gang), c.inPart(m.gang):
 		return c.withSpares
+	case back && m.priority() >= c.SparesPriority:
+		return c.reservations.With(c.heldNodes())
 	}
 	return c.withHold
 }

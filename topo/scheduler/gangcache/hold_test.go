@@ -63,7 +63,7 @@ func (h *holding) try(pod *corev1.Pod, nodes ...string) (searched bool, rejectio
 func (h *holding) held(pod *corev1.Pod) string {
 	var nodes []string
 	for _, n := range []string{"m", "n", "o"} {
-		if len(h.ReservationsFor(pod)[n]) > 0 {
+		if len(h.ReservationsFor(pod, false)[n]) > 0 {
 			nodes = append(nodes, n)
 		}
 	}
@@ -144,7 +144,7 @@ func TestHoldFollowsItsGang(t *testing.T) {
 				h.Effects()
 				tt.how(h, a, b)
 				for _, n := range []string{"m", "n", "o"} {
-					if list := h.ReservationsFor(plain)[n]; len(list) > 0 && list[0].Waiting != nil {
+					if list := h.ReservationsFor(plain, false)[n]; len(list) > 0 && list[0].Waiting != nil {
 						t.Errorf("node %s is still held", n)
 					}
 				}

@@ -89,7 +89,7 @@ func (p *Plugin) PreFilter(
 			// No victims would make room for the whole gang.
 			return nil, framework.NewStatus(framework.UnschedulableAndUnresolvable, c.Rejection)
 		}
-		c.Reservations = p.cache.ReservationsFor(pod)
+		c.Reservations = p.cache.ReservationsFor(pod, false)
 		p.claimAlone(pod, c)
 		if !c.Member && len(c.Reservations)+len(c.hcas) == 0 && c.request == nil && c.selector == nil {
 			return nil, framework.NewStatus(framework.Skip)
@@ -113,7 +113,7 @@ func (p *Plugin) newCycle(pod *corev1.Pod) (*cycle, error) {
 	}
 	c := &cycle{request: request, hcas: p.hcas(pod)}
 	c.UID, c.Priority = pod.UID, schedulehelpers.PodPriority(pod)
-	c.Amounts, c.Reservations = planner.Requests(pod, p.args.Ignored...), p.cache.ReservationsFor(pod)
+	c.Amounts, c.Reservations = planner.Requests(pod, p.args.Ignored...), p.cache.ReservationsFor(pod, false)
 	c.gpu = p.gpus.GPUs().In(c.Amounts)
 	if selector != nil && c.Amounts[c.gpu] > 0 {
 		c.selector = selector
@@ -301,7 +301,8 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 		}
 	}
 	if r.Reservations == nil {
-		r.Reservations = p.cache.ReservationsFor(r.Gangs[0].Members[0].Pod)
+		back := p.suspects.Ended(r.Gangs[0].Key.String(), time.Now())
+		r.Reservations = p.cache.ReservationsFor(r.Gangs[0].Members[0].Pod, back)
 	}
 	plan := p.planAround(ctx, r)
 	if plan.Places == nil {

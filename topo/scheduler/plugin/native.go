@@ -100,7 +100,8 @@ func (p *Plugin) GeneratePlacements(
 	}
 	c.nodes = parent.Nodes
 	p.keepSpares(c.nodes)
-	if c.placed > 0 && c.placed < c.minCount && c.gang.Priority() >= p.args.SparesPriority {
+	repair := c.placed > 0 && c.placed < c.minCount || c.placed == 0 && p.suspects.Ended(key.String(), time.Now())
+	if repair && c.gang.Priority() >= p.args.SparesPriority {
 		c.reservations = p.cache.Reservations()
 	}
 	state.Write(podGroupKey, c)
