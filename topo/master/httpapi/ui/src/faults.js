@@ -128,6 +128,7 @@ export function ends(fault) {
   if (f.other) {
     return make('span', { class: 'ends' }, make('small', {}, f.kind === 'duplicate' ? 'also on ' : 'others report '), f.other);
   }
+  if (f.what) return make('span', { class: 'ends' }, make('small', {}, `${f.what} `), `${f.value}, limit ${f.limit}`);
   if (!f.expected && !f.found) return '';
   const part = (word, s, cls) => s && make('span', { class: cls }, make('small', {}, `${word} `), far(s));
   if (f.kind === 'miscabled') {
