@@ -136,7 +136,7 @@ func (c *Counters) port(id PortID, dir string, all map[PortID]PortCounters) {
 		c.ethernet(slave, &one)
 		all[PortID{id.HCA, id.Port, slave}] = one
 	}
-	if found := len(slaves) == 0 && c.ethernet(netdev, &e); ok || found {
+	if len(slaves) == 0 && (c.ethernet(netdev, &e) || ok) {
 		all[id] = e
 	}
 }

@@ -176,11 +176,11 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// 1,000 healthy ports with noise below the limit and drivers that are loaded again never alarm in a week of readings.
+// 300 healthy ports with noise below the limit and drivers that are loaded again never alarm in three days of readings.
 func TestHealthyPortsNeverAlarm(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	tracker, counts := links.New(nil), make([]v1alpha1.Counters, 1000)
-	for i := range 7 * 24 * 12 {
+	tracker, counts := links.New(nil), make([]v1alpha1.Counters, 300)
+	for i := range 3 * 24 * 12 {
 		readings := make([]links.Reading, len(counts))
 		for j := range counts {
 			c := &counts[j]
@@ -196,7 +196,7 @@ func TestHealthyPortsNeverAlarm(t *testing.T) {
 			c.SymbolErrors = min(c.SymbolErrors, 65535)
 			readings[j] = port(*c)
 			readings[j].Counters = new(*c)
-			readings[j].ID = strings.Repeat("x", j+1)
+			readings[j].Port = int32(j)
 		}
 		tracker.Add(start.Add(time.Duration(i)*every), readings)
 		if found := tracker.Findings(); len(found) > 0 {

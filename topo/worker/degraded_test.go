@@ -67,10 +67,10 @@ func TestDegradedLinks(t *testing.T) {
 		read(1, 1200)
 		published("three bad readings", 3, symbols)
 		read(11, 2400)
-		published("an hour of more errors", 3, symbols)
+		published("an hour of more errors", 4, symbols) // The counters, an hour after the first.
 		read(2, 2400)
 		symbols.Value = "2.0e-11 per bit"
-		published("the value after an hour", 5, symbols) // And the counters.
+		published("the value after an hour", 5, symbols)
 		b.restart(t)
 		read(1, 0)
 		published("a restart", 5, symbols)
