@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 
@@ -57,5 +58,23 @@ func TestCounters(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, c.Last().Ports); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// BenchmarkCounters is one reading of the counters of nine ports.
+func BenchmarkCounters(b *testing.B) {
+	tree := sysfstest.New(b)
+	sysfstest.DGXH100(tree)
+	for i := range 9 {
+		dir := fmt.Sprintf("sys/class/infiniband/mlx5_%d/ports/1/counters/", i)
+		for _, name := range []string{"symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_rcv_data", "port_xmit_data", "port_xmit_wait"} {
+			tree.Write(dir+name, "1")
+		}
+	}
+	c := rdma.NewCounters(tree.Sys(), rdma.CountersEvery)
+	for b.Loop() {
+		if c.Scan(); len(c.Last().Ports) != 9 {
+			b.Fatal(len(c.Last().Ports))
+		}
 	}
 }

@@ -3,11 +3,16 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,12 +32,8 @@ func TestDegradedLink(t *testing.T) {
 	b.ready(t, node)
 	tree := sysfstest.New(t)
 	sysfstest.DGXH100(tree)
-	errors := 0
-	count := func(more int) {
-		errors += more
-		tree.Write("sys/class/infiniband/mlx5_3/ports/1/counters/symbol_error", fmt.Sprint(errors))
-	}
-	count(0)
+	const counter = "sys/class/infiniband/mlx5_3/ports/1/counters/symbol_error"
+	tree.Write(counter, "0")
 	b.startTopoMaster(t, "degraded", master)
 	file := filepath.Join(t.TempDir(), "topology.yaml")
 	static := "version: v1\nnodes:\n  " + node + ":\n    rails: {0: a, 1: b, 2: c, 3: d}\n"
@@ -67,8 +68,9 @@ func TestDegradedLink(t *testing.T) {
 		}
 		return "no condition"
 	}
+	heal := countErrors(t, filepath.Join(tree.Root, counter))
+	defer heal()
 	eventually(t, func() string {
-		count(100) // At least 20 times the limit: 0.4 errors a second.
 		if spec := b.reportOf(t, node).Spec; len(spec.DegradedLinks) != 1 {
 			return fmt.Sprintf("degraded links: %+v", spec.DegradedLinks)
 		}
@@ -99,7 +101,7 @@ func TestDegradedLink(t *testing.T) {
 		t.Error("no metric of the link")
 	}
 
-	// No more errors.
+	heal()
 	eventually(t, func() string {
 		if spec := b.reportOf(t, node).Spec; len(spec.DegradedLinks) != 0 {
 			return fmt.Sprintf("degraded links: %+v", spec.DegradedLinks)
@@ -125,4 +127,32 @@ func TestDegradedLink(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// countErrors makes a counter grow by 100 a second, 250 times the limit, until the returned function is called.
+func countErrors(t *testing.T, file string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for n := 10; ; n += 10 {
+			// As a kernel's file, it is never empty.
+			err := os.WriteFile(file+".new", []byte(strconv.Itoa(n)), 0o600)
+			if err = errors.Join(err, os.Rename(file+".new", file)); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
-// rule is what is measured, and the hysteresis of its findings.
+// rule names a measure and has the hysteresis of its findings.
 type rule struct {
 	what, source string
 	// need of the last of readings must be bad for a finding, and the last clear readings good to end it.

@@ -64,7 +64,7 @@ func cablingTable(t *snapshot.Topology) (table string, problems int) {
 
 // rail returns "3", or "3/1" on plane 1.
 func rail(f *fabric.Finding) string {
-	if f.Kind == fabric.BadPath {
+	if f.Kind == fabric.BadPath || f.Kind == fabric.Degraded && f.HCA == "" {
 		return ""
 	}
 	if f.Plane > 0 {

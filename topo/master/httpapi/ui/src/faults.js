@@ -33,7 +33,7 @@ export class Faults {
 
   show(faults, now) {
     this.#faults = faults;
-    const stamp = faults.map((f) => `${f.key}${f.note ?? ''}${f.finding?.found?.id ?? ''}${f.finding?.expected?.id ?? ''}${f.since ?? ''}`).join('|');
+    const stamp = faults.map((f) => `${f.key}${f.note ?? ''}${f.finding?.found?.id ?? ''}${f.finding?.expected?.id ?? ''}${f.finding?.value ?? ''}${f.since ?? ''}`).join('|');
     if (stamp !== this.#stamp || !faults.length) {
       this.#stamp = stamp;
       this.#draw(now);
