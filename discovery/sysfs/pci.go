@@ -155,7 +155,7 @@ func (f FS) capability(dir string, fn *machine.PCIFunction) {
 	above := fn.Upstream[n-1]
 	// QEMU's and VMware's ports have made-up capabilities; a GPU below its maker's own port is not in a slot (Grace).
 	switch vendor := f.Text(pciDevices + above + "/vendor"); {
-	case vendor == vendorRedHat, vendor == vendorVMware, vendor == vendorNVIDIA && vendor == fn.Vendor:
+	case vendor == vendorRedHat, vendor == vendorVMware, vendor == vendorNVIDIA && fn.Vendor == vendorNVIDIA:
 		return
 	}
 	speed, portSpeed := linkSpeed(f.Text(dir+"/max_link_speed")), linkSpeed(f.Text(pciDevices+above+"/max_link_speed"))

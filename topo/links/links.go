@@ -47,7 +47,7 @@ type PCIe struct {
 	Width, MaxWidth int
 }
 
-// level is the verdict on one measure in one reading.
+// level is the result of one measure in one reading.
 type level uint8
 
 const (
@@ -72,7 +72,7 @@ type key struct {
 	what string
 }
 
-// history has the verdicts on a measure, the newest in the lowest bit.
+// history has the results of a measure, the newest in the lowest bit.
 type history struct {
 	rule      *rule
 	bad, good uint16

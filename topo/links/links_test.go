@@ -205,7 +205,7 @@ func TestHealthyPortsNeverAlarm(t *testing.T) {
 	}
 }
 
-// FuzzTracker compares the tracker with a plain count over all verdicts, for any sequence of readings: errors of a
+// FuzzTracker compares the tracker with a plain count over all results, for any sequence of readings: errors of a
 // step in the low bits, and what else happens in the high ones.
 func FuzzTracker(f *testing.F) {
 	f.Add([]byte{1, 63, 63, 63, 0, 0, 0, 0, 0, 0})
@@ -213,7 +213,7 @@ func FuzzTracker(f *testing.F) {
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		tracker := links.New(nil)
 		var total int64
-		var verdicts string // g, f or b for each reading that told something.
+		var results string // g, f or b for each reading that told something.
 		known, finding := false, false
 		for i, step := range steps[:min(len(steps), 200)] {
 			errors := int64(step&63) * 10
@@ -223,16 +223,16 @@ func FuzzTracker(f *testing.F) {
 			case 1: // The driver is loaded again.
 				switch {
 				case known && total == 0:
-					verdicts += "g"
+					results += "g"
 				case known && !finding: // What went before does not count any more.
-					verdicts = ""
+					results = ""
 				}
 				total = 0
 			case 2: // The link is down.
 				r.Active = false
 			case 3: // The port is gone.
 				tracker.Add(at, nil)
-				known, total, verdicts = false, 0, verdicts+"g"
+				known, total, results = false, 0, results+"g"
 				r.Counters = nil
 			default:
 				if total+errors >= 65535 {
@@ -242,29 +242,29 @@ func FuzzTracker(f *testing.F) {
 				switch {
 				case !known:
 				case errors > 120:
-					verdicts += "b"
+					results += "b"
 				case errors > 12:
-					verdicts += "f"
+					results += "f"
 				default:
-					verdicts += "g"
+					results += "g"
 				}
 			}
 			if r.Counters != nil {
 				if !known && !finding {
-					verdicts = ""
+					results = ""
 				}
 				r.Counters.SymbolErrors = total
 				tracker.Add(at, []links.Reading{r})
 				known = true
 			}
 			switch {
-			case strings.HasSuffix(verdicts, "bbb"):
+			case strings.HasSuffix(results, "bbb"):
 				finding = true
-			case strings.HasSuffix(verdicts, "gggggg"):
+			case strings.HasSuffix(results, "gggggg"):
 				finding = false
 			}
 			if got := len(tracker.Findings()) == 1; got != finding {
-				t.Fatalf("after step %d of %v: finding is %t, verdicts %s", i, steps, got, verdicts)
+				t.Fatalf("after step %d of %v: finding is %t, results %s", i, steps, got, results)
 			}
 		}
 	})

@@ -41,9 +41,9 @@ func TestSourcesAreExplained(t *testing.T) {
 			"heddle-topo-worker: mlx5_0 port 1, mlx5_1 port 1: no LLDP frame",
 		}, 1},
 		{"degraded", v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{cabled}, DegradedLinks: []v1alpha1.DegradedLink{slow, narrow}}, []string{
-			"link of GPU GPU-1: is degraded since 2023-11-14T22:13:20Z: pcie-width is x8, the limit is x16 (PCIe)",
 			"link of mlx5_0 port 1: is degraded since 2023-11-14T22:13:20Z: symbol-errors is 3.1e-11 per bit, " +
 				"the limit is 1.0e-12 per bit (IBTA)",
+			"link of GPU GPU-1: is degraded since 2023-11-14T22:13:20Z: pcie-width is x8, the limit is x16 (PCIe)",
 		}, 2},
 		{"silent", v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{cabled}, Stale: []v1alpha1.StaleSource{silent}}, []string{
 			"source cluster-manager: is silent since 2023-11-14T22:13:20Z: it answers 503",
