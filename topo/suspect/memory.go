@@ -95,6 +95,8 @@ type Memory struct {
 	mu     sync.Mutex
 	gangs  map[string]map[types.UID]Pod
 	faults map[string][]Fault
+	// groups has the lowest group of each node.
+	groups map[string]string
 	// failed reports that any pod in the memory failed, stale that the verdict of a time lacks a failure.
 	failed, stale bool
 	judged        time.Time
@@ -144,6 +146,13 @@ func (m *Memory) Node(name string, faults []Fault) {
 			m.faults[name], m.stale = append(m.faults[name], f), true
 		}
 	}
+}
+
+// Group takes over the lowest group of each node. The map is not to be changed.
+func (m *Memory) Group(groups map[string]string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.groups, m.stale = groups, true
 }
 
 // forget drops what is too old.

@@ -9,6 +9,12 @@ import (
 	"time"
 )
 
+// Answer has what is suspect, and the nodes that a gang avoids while others have room, the most suspect first.
+type Answer struct {
+	Suspects []Place  `json:"suspects"`
+	Avoids   []string `json:"avoids,omitempty"`
+}
+
 // State is how sure a verdict is.
 type State string
 
@@ -61,23 +67,23 @@ type verdict struct {
 	own    map[string][]string
 }
 
-// Places returns what is suspect at a time. groups has the lowest group of each node.
-func (m *Memory) Places(now time.Time, groups map[string]string) []Place {
+// Places returns what is suspect at a time.
+func (m *Memory) Places(now time.Time) []Place {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.judge(now, groups)
+	m.judge(now)
 	return m.verdict.places
 }
 
 // Avoid returns the nodes that a gang had better avoid, the most suspect first: the first sure ones also if it must
 // then spread further.
-func (m *Memory) Avoid(gang string, now time.Time, groups map[string]string) (nodes []string, sure int) {
+func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.failed {
 		return nil, 0
 	}
-	m.judge(now, groups)
+	m.judge(now)
 	add := func(more ...string) {
 		for _, node := range more {
 			if !slices.Contains(nodes, node) {
@@ -102,7 +108,7 @@ func (m *Memory) Avoid(gang string, now time.Time, groups map[string]string) (no
 }
 
 // judge makes a new verdict if the last one does not hold any more.
-func (m *Memory) judge(now time.Time, groups map[string]string) {
+func (m *Memory) judge(now time.Time) {
 	if !m.stale && now.Sub(m.judged) < judgeEvery && !now.Before(m.judged) {
 		return
 	}
@@ -114,7 +120,7 @@ func (m *Memory) judge(now time.Time, groups map[string]string) {
 		a := &c.attempts[i]
 		m.verdict.own[a.Gang] = append(slices.Clone(a.nodes), m.verdict.own[a.Gang]...)
 	}
-	m.verdict.places = append(c.suspectNodes(now), c.suspectGroups(now, groups)...)
+	m.verdict.places = append(c.suspectNodes(now), c.suspectGroups(now, m.groups)...)
 	slices.SortStableFunc(m.verdict.places, func(a, b Place) int {
 		return cmp.Or(-cmp.Compare(a.State, b.State), cmp.Compare(b.Score, a.Score), cmp.Compare(a.Name, b.Name))
 	})
