@@ -22,6 +22,10 @@ const (
 	departure
 	failure
 	repair
+	// These are of simulations of repair only: a node begins to fail gangs, or a process of a node or gang fails.
+	sickness
+	crash
+	look
 )
 
 type event struct {
