@@ -7,13 +7,13 @@ package suspect
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -38,14 +38,16 @@ func PodOf(pod *corev1.Pod, gang string) Pod {
 	}
 	p.End = p.Start
 	for i := range pod.Status.ContainerStatuses {
-		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
-			if t.FinishedAt.After(p.End) {
-				p.End = t.FinishedAt.Time
-			}
-			// A container that exceeds its memory fails on any node.
-			if t.ExitCode != 0 && t.Reason != "OOMKilled" && p.Failure == "" {
-				p.Failure = fmt.Sprintf("exit code %d", t.ExitCode)
-			}
+		t := pod.Status.ContainerStatuses[i].State.Terminated
+		if t == nil {
+			continue
+		}
+		if t.FinishedAt.After(p.End) {
+			p.End = t.FinishedAt.Time
+		}
+		// A container that exceeds its memory fails on any node; one that is told to end may say anything.
+		if t.ExitCode != 0 && t.Reason != "OOMKilled" && p.Failure == "" && !deletedBy(pod, t.FinishedAt.Time) {
+			p.Failure = fmt.Sprintf("exit code %d", t.ExitCode)
 		}
 	}
 	evicted := func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }
@@ -54,6 +56,15 @@ func PodOf(pod *corev1.Pod, gang string) Pod {
 		p.Failure = "" // The kubelet's reasons are evictions, deadlines and pods that it rejects.
 	}
 	return p
+}
+
+// deletedBy reports whether someone had asked for the deletion of a pod at a time.
+func deletedBy(pod *corev1.Pod, at time.Time) bool {
+	if pod.DeletionTimestamp == nil {
+		return false
+	}
+	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+	return !at.Before(pod.DeletionTimestamp.Add(-grace))
 }
 
 // Fault is a fault of a node, as its conditions show.
@@ -80,8 +91,8 @@ func FaultsOf(node *corev1.Node) (out []Fault) {
 const (
 	// window is how long a failure is remembered, halfLife the age at which it counts half.
 	window, halfLife = 72 * time.Hour, 48 * time.Hour
-	// proven is how long a gang must run to show that its code and its nodes work.
-	proven = time.Hour
+	// provenAfter is how long a gang must run to show that its code and its nodes work.
+	provenAfter = time.Hour
 	// faultNear is the time between a node's fault and the failure that it explains.
 	faultNear = 10 * time.Minute
 	// settle is the time in which the other members of a gang fail with the first.
@@ -93,11 +104,11 @@ const (
 // Memory is safe for concurrent use.
 type Memory struct {
 	mu     sync.Mutex
-	gangs  map[string]map[types.UID]Pod
+	gangs  map[string][]Pod
 	faults map[string][]Fault
 	// groups has the lowest group of each node.
 	groups map[string]string
-	// failed reports that any pod in the memory failed, stale that the verdict of a time lacks a failure.
+	// failed reports that any pod in the memory failed, stale that the verdict lacks something.
 	failed, stale bool
 	judged        time.Time
 	verdict       verdict
@@ -105,7 +116,7 @@ type Memory struct {
 
 // NewMemory returns a memory of nothing.
 func NewMemory() *Memory {
-	return &Memory{gangs: map[string]map[types.UID]Pod{}, faults: map[string][]Fault{}}
+	return &Memory{gangs: map[string][]Pod{}, faults: map[string][]Fault{}}
 }
 
 // See takes the state of a pod over. A pod without a node or a start is not remembered.
@@ -115,15 +126,15 @@ func (m *Memory) See(p Pod) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.gangs[p.Gang] == nil {
-		m.gangs[p.Gang] = map[types.UID]Pod{}
-	}
-	if before := m.gangs[p.Gang][p.UID]; p.End.IsZero() {
-		p.End, p.Failure = before.End, before.Failure // Two watches bring the news in any order.
-	}
-	m.gangs[p.Gang][p.UID] = p
-	if p.Failure != "" {
-		m.failed, m.stale = true, true
+	if before := m.find(p.Gang, p.UID); before == nil {
+		m.gangs[p.Gang] = append(m.gangs[p.Gang], p)
+		m.stale = m.stale || p.Failure != ""
+	} else {
+		if p.End.IsZero() {
+			p.End, p.Failure = before.End, before.Failure // Two watches bring the news in any order.
+		}
+		m.stale = m.stale || p.Failure != before.Failure
+		*before = p
 	}
 }
 
@@ -131,10 +142,18 @@ func (m *Memory) See(p Pod) {
 func (m *Memory) Lose(gang string, uid types.UID, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p, ok := m.gangs[gang][uid]; ok && p.End.IsZero() {
+	if p := m.find(gang, uid); p != nil && p.End.IsZero() {
 		p.End = now
-		m.gangs[gang][uid] = p
 	}
+}
+
+// find returns nil for an unknown pod.
+func (m *Memory) find(gang string, uid types.UID) *Pod {
+	pods := m.gangs[gang]
+	if i := slices.IndexFunc(pods, func(p Pod) bool { return p.UID == uid }); i >= 0 {
+		return &pods[i]
+	}
+	return nil
 }
 
 // Node takes the faults of a node over. Faults that end stay remembered.
@@ -160,11 +179,11 @@ func (m *Memory) forget(now time.Time) {
 	old := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) > window }
 	m.failed = false
 	for gang, pods := range m.gangs {
-		maps.DeleteFunc(pods, func(_ types.UID, p Pod) bool {
+		pods = slices.DeleteFunc(pods, func(p Pod) bool {
 			m.failed = m.failed || p.Failure != "" && !old(p.End)
 			return old(p.End)
 		})
-		if len(pods) == 0 {
+		if m.gangs[gang] = pods; len(pods) == 0 {
 			delete(m.gangs, gang)
 		}
 	}

@@ -172,6 +172,13 @@ func (r *repairs) handle(e *event) {
 	case departure:
 		if e.gang.run == e.run && e.gang.nodes != nil {
 			r.ended(e.gang, true)
+			for rank := range e.gang.nodes {
+				if r.memory != nil {
+					p := r.member(e.gang, rank)
+					p.End = r.clock()
+					r.memory.See(p)
+				}
+			}
 			r.stop(e.gang)
 		}
 	case failure:
@@ -236,15 +243,11 @@ func (r *repairs) between(least, most int64) time.Duration {
 func (r *repairs) ended(g *gang, well bool) {
 	if at, is := r.broken[g]; is && g.nodes != nil && (well || r.now-g.began >= time.Hour) {
 		delete(r.broken, g)
+		if r.buggy[g] {
+			return
+		}
 		r.result.Whole = append(r.result.Whole, g.began-at)
 		r.result.Lost += (g.began - at).Hours() * float64(g.pods)
-	}
-	for rank := range g.nodes {
-		if r.memory != nil && well {
-			p := r.member(g, rank)
-			p.End = r.clock()
-			r.memory.See(p)
-		}
 	}
 }
 
@@ -336,6 +339,9 @@ func (r *repairs) nodesFor(g *gang) []int32 {
 		}
 		return enough
 	})
+	if hard && slices.ContainsFunc(plan.Nodes, func(n int32) bool { return slices.Contains(suspects[:sure], n) }) {
+		return nil
+	}
 	if slices.Contains(plan.Nodes, r.bad) && slices.Contains(suspects, r.bad) && g.pods > 1 {
 		r.result.Forced++
 	}
@@ -367,6 +373,9 @@ func (r *repairs) look() {
 			nodes = []string{p.Name}
 		}
 		if p.State == suspect.Suspect && !slices.ContainsFunc(nodes, func(n string) bool { return !healthy(n) }) {
+			if !r.wrong[p.Name] && debug {
+				fmt.Printf("%v wrong %+v bad %s\n", r.now, p, r.name(max(0, r.bad)))
+			}
 			r.wrong[p.Name] = true
 		}
 	}
