@@ -50,7 +50,7 @@ func (m *Memory) collect(now time.Time) *court {
 			}
 		}
 		if !moved && failsEverywhere(attempts) {
-			continue
+			attempts = slices.DeleteFunc(attempts, func(a attempt) bool { return !a.own })
 		}
 		c.attempts = append(c.attempts, attempts...)
 		for i := range attempts {
@@ -160,15 +160,16 @@ func (m *Memory) attempt(pods []Pod, first *Pod) *attempt {
 
 // failsEverywhere reports whether a gang failed in two places without a common node: its code fails.
 func failsEverywhere(attempts []attempt) bool {
-	common := map[string]int{}
-	runs := 0
+	runs, on, most := 0, map[string]int{}, 0
 	for i := range attempts {
-		if !attempts[i].own {
-			runs++
-			for _, node := range attempts[i].nodes {
-				common[node]++
-			}
+		if attempts[i].own {
+			continue
+		}
+		runs++
+		for _, node := range attempts[i].nodes {
+			on[node]++
+			most = max(most, on[node])
 		}
 	}
-	return runs > 0 && !slices.Contains(slices.Collect(maps.Values(common)), runs)
+	return most < runs
 }

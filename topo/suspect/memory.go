@@ -6,6 +6,7 @@
 package suspect
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
@@ -38,33 +38,23 @@ func PodOf(pod *corev1.Pod, gang string) Pod {
 	}
 	p.End = p.Start
 	for i := range pod.Status.ContainerStatuses {
-		t := pod.Status.ContainerStatuses[i].State.Terminated
-		if t == nil {
-			continue
-		}
-		if t.FinishedAt.After(p.End) {
-			p.End = t.FinishedAt.Time
-		}
-		// A container that exceeds its memory fails on any node; one that is told to end may say anything.
-		if t.ExitCode != 0 && t.Reason != "OOMKilled" && p.Failure == "" && !deletedBy(pod, t.FinishedAt.Time) {
-			p.Failure = fmt.Sprintf("exit code %d", t.ExitCode)
+		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil {
+			if t.FinishedAt.After(p.End) {
+				p.End = t.FinishedAt.Time
+			}
+			// A container that exceeds its memory fails on any node.
+			if t.ExitCode != 0 && t.Reason != "OOMKilled" && p.Failure == "" {
+				p.Failure = fmt.Sprintf("exit code %d", t.ExitCode)
+			}
 		}
 	}
 	evicted := func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Reason != "" ||
+	// Containers that are told to end may say anything. The kubelet's reasons are evictions, deadlines and rejections.
+	if pod.Status.Phase == corev1.PodSucceeded || pod.DeletionTimestamp != nil || pod.Status.Reason != "" ||
 		slices.ContainsFunc(pod.Status.Conditions, evicted) {
-		p.Failure = "" // The kubelet's reasons are evictions, deadlines and pods that it rejects.
+		p.Failure = ""
 	}
 	return p
-}
-
-// deletedBy reports whether someone had asked for the deletion of a pod at a time.
-func deletedBy(pod *corev1.Pod, at time.Time) bool {
-	if pod.DeletionTimestamp == nil {
-		return false
-	}
-	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
-	return !at.Before(pod.DeletionTimestamp.Add(-grace))
 }
 
 // Fault is a fault of a node, as its conditions show.
@@ -108,10 +98,10 @@ type Memory struct {
 	faults map[string][]Fault
 	// groups has the lowest group of each node.
 	groups map[string]string
-	// failed reports that any pod in the memory failed, stale that the verdict lacks something.
-	failed, stale bool
-	judged        time.Time
-	verdict       verdict
+	// verdict is of the time judged; stale reports that it lacks something.
+	verdict verdict
+	judged  time.Time
+	stale   bool
 }
 
 // NewMemory returns a memory of nothing.
@@ -130,10 +120,11 @@ func (m *Memory) See(p Pod) {
 		m.gangs[p.Gang] = append(m.gangs[p.Gang], p)
 		m.stale = m.stale || p.Failure != ""
 	} else {
+		m.stale = m.stale || p.Failure != "" && before.Failure == ""
+		p.Failure = cmp.Or(p.Failure, before.Failure) // A pod that failed is deleted then.
 		if p.End.IsZero() {
-			p.End, p.Failure = before.End, before.Failure // Two watches bring the news in any order.
+			p.End = before.End // Two watches bring the news in any order.
 		}
-		m.stale = m.stale || p.Failure != before.Failure
 		*before = p
 	}
 }
@@ -177,13 +168,9 @@ func (m *Memory) Group(groups map[string]string) {
 // forget drops what is too old.
 func (m *Memory) forget(now time.Time) {
 	old := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) > window }
-	m.failed = false
 	for gang, pods := range m.gangs {
-		pods = slices.DeleteFunc(pods, func(p Pod) bool {
-			m.failed = m.failed || p.Failure != "" && !old(p.End)
-			return old(p.End)
-		})
-		if m.gangs[gang] = pods; len(pods) == 0 {
+		m.gangs[gang] = slices.DeleteFunc(pods, func(p Pod) bool { return old(p.End) })
+		if len(m.gangs[gang]) == 0 {
 			delete(m.gangs, gang)
 		}
 	}

@@ -294,6 +294,8 @@ func TestLose(t *testing.T) {
 	for _, p := range (run{"g2", "n1 n3", 40, 60, false}).pods() {
 		m.See(p) // The failure is heard of after the deletion.
 		m.Lose(p.Gang, p.UID, at(65))
+		p.Failure = "" // The pod is seen again while it is deleted.
+		m.See(p)
 	}
 	if got := places(m, 70); got != "Doubt n1 2" {
 		t.Error(got)

@@ -25,7 +25,7 @@ func TestPodOf(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		status  corev1.PodStatus
-		deleted float64
+		deleted bool
 		end     time.Time
 		failure string
 	}{
@@ -86,24 +86,15 @@ func TestPodOf(t *testing.T) {
 			status: corev1.PodStatus{
 				Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{exited(143, "Error", 5)},
 			},
-			deleted: 5, end: at(5),
-		},
-		{
-			name: "failed before its deletion",
-			status: corev1.PodStatus{
-				Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{exited(1, "Error", 4)},
-			},
-			deleted: 5, end: at(4), failure: "exit code 1",
+			deleted: true, end: at(5),
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: tt.status}
 			pod.Spec.NodeName = "n1"
 			pod.Status.StartTime = &metav1.Time{Time: at(1)}
-			if tt.deleted > 0 { // The API server's time of deletion includes the period of grace.
-				grace := int64(30)
-				pod.DeletionTimestamp = &metav1.Time{Time: at(tt.deleted).Add(30 * time.Second)}
-				pod.DeletionGracePeriodSeconds = &grace
+			if tt.deleted {
+				pod.DeletionTimestamp = &metav1.Time{Time: at(5)}
 			}
 			want := Pod{UID: "a", Gang: "ns/g", Node: "n1", Start: at(1), End: tt.end, Failure: tt.failure}
 			if diff := cmp.Diff(want, PodOf(&pod, "ns/g")); diff != "" {

@@ -101,9 +101,7 @@ func (m *Memory) judge(now time.Time) {
 		return
 	}
 	m.stale, m.judged, m.verdict = false, now, verdict{own: map[string][]string{}}
-	if m.forget(now); !m.failed {
-		return
-	}
+	m.forget(now)
 	c := m.collect(now)
 	for i := range c.attempts {
 		a := &c.attempts[i]

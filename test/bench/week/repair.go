@@ -6,10 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"sort"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/suspect"
 )
@@ -72,8 +69,9 @@ type repairs struct {
 	place   *Map
 	trouble Trouble
 	rng     *rand.Rand
-	// memory is nil without topo/suspect.
-	memory *suspect.Memory
+	memory  *suspect.Memory
+	// avoids reports that gangs are placed around suspects.
+	avoids bool
 	buggy  map[*gang]bool
 	tries  map[*gang]int
 	// broken is when a gang failed that is not whole.
@@ -88,19 +86,12 @@ type repairs struct {
 	result        Repair
 }
 
-// RepairOf simulates weeks with or without topo/suspect.
-func RepairOf(plan Plan, trouble *Trouble, remembers bool, seeds ...uint64) Repair {
+// RepairOf simulates weeks in which gangs avoid suspects or do not.
+func RepairOf(plan Plan, trouble *Trouble, avoids bool, seeds ...uint64) Repair {
 	var sum Repair
 	for _, seed := range seeds {
 		r := newRepairs(plan, trouble, seed)
-		if remembers {
-			r.memory = suspect.NewMemory()
-			leaves := map[string]string{}
-			for n, leaf := range r.cluster.leaf {
-				leaves[r.name(int32(n))] = fmt.Sprint("leaf-", leaf)
-			}
-			r.memory.Group(leaves)
-		}
+		r.avoids = avoids
 		r.run()
 		sum.Failures += r.result.Failures
 		sum.Whole = append(sum.Whole, r.result.Whole...)
@@ -119,9 +110,14 @@ func newRepairs(plan Plan, trouble *Trouble, seed uint64) *repairs {
 		place: &Map{}, trouble: *trouble, rng: rand.New(rand.NewPCG(seed, 500)), bad: nowhere,
 		buggy: map[*gang]bool{}, tries: map[*gang]int{}, broken: map[*gang]time.Duration{},
 		sick: map[int32]bool{}, ill: map[int32]bool{}, onBad: map[*gang]bool{}, before: map[*gang]bool{},
-		wrong: map[string]bool{},
+		wrong: map[string]bool{}, memory: suspect.NewMemory(),
 	}
 	r.place.Start(r.cluster, seed)
+	leaves := map[string]string{}
+	for n, leaf := range r.cluster.leaf {
+		leaves[r.name(int32(n))] = fmt.Sprint("leaf-", leaf)
+	}
+	r.memory.Group(leaves)
 	for _, g := range arrivals(rand.New(rand.NewPCG(seed, 100)), r.cluster) {
 		r.buggy[g] = r.rng.Float64() < trouble.Bugs
 		r.push(event{at: g.at, kind: arrival, gang: g})
@@ -172,13 +168,7 @@ func (r *repairs) handle(e *event) {
 	case departure:
 		if e.gang.run == e.run && e.gang.nodes != nil {
 			r.ended(e.gang, true)
-			for rank := range e.gang.nodes {
-				if r.memory != nil {
-					p := r.member(e.gang, rank)
-					p.End = r.clock()
-					r.memory.See(p)
-				}
-			}
+			r.report(e.gang, func(p *suspect.Pod) { p.End = r.clock() })
 			r.stop(e.gang)
 		}
 	case failure:
@@ -186,9 +176,7 @@ func (r *repairs) handle(e *event) {
 			return
 		}
 		r.cluster.down[e.node], r.ill[e.node] = true, true
-		if r.memory != nil {
-			r.memory.Node(r.name(e.node), []suspect.Fault{{Since: r.clock(), Reason: "GPU lost"}})
-		}
+		r.memory.Node(r.name(e.node), []suspect.Fault{{Since: r.clock(), Reason: "GPU lost"}})
 		r.push(event{at: r.now + repairTime, kind: repair, node: e.node})
 		r.failOn(e)
 	case repair:
@@ -205,8 +193,9 @@ func (r *repairs) handle(e *event) {
 		} else if e.gang.run == e.run && e.gang.nodes != nil {
 			r.fail(e.gang, e)
 		}
+	case look:
 	}
-	if r.memory != nil && e.kind >= failure {
+	if r.avoids && e.kind >= failure {
 		r.look()
 	}
 }
@@ -239,144 +228,6 @@ func (r *repairs) between(least, most int64) time.Duration {
 	return time.Duration(float64(least)*float64(time.Minute) + r.rng.Float64()*float64(most-least)*float64(time.Minute))
 }
 
-// ended notes how a run went; at the end of the week it may go on.
-func (r *repairs) ended(g *gang, well bool) {
-	if at, is := r.broken[g]; is && g.nodes != nil && (well || r.now-g.began >= time.Hour) {
-		delete(r.broken, g)
-		if r.buggy[g] {
-			return
-		}
-		r.result.Whole = append(r.result.Whole, g.began-at)
-		r.result.Lost += (g.began - at).Hours() * float64(g.pods)
-	}
-}
-
-// fail ends a run. Some pods report it; the others are deleted with them, as are all pods of a lost node.
-func (r *repairs) fail(g *gang, e *event) {
-	r.ended(g, false)
-	first := r.rng.IntN(g.pods)
-	for rank, on := range g.nodes {
-		p := r.member(g, rank)
-		switch {
-		case r.memory == nil:
-		case (e.kind != failure || on != e.node) && (rank == first || r.rng.IntN(3) == 0):
-			p.End, p.Failure = r.clock(), "exit code 1"
-			r.memory.See(p)
-		default:
-			r.memory.Lose(p.Gang, p.UID, r.clock())
-		}
-	}
-	if e.gang != nil && slices.Contains(g.nodes, r.bad) && !r.buggy[g] {
-		r.onBad[g] = true
-		if !r.avoided {
-			r.before[g] = true
-		}
-	}
-	// What ran for an hour has saved its state.
-	if ran := r.now - g.began; ran >= time.Hour {
-		g.duration -= ran.Truncate(time.Hour)
-	}
-	r.stop(g)
-	if _, is := r.broken[g]; !is {
-		r.broken[g] = r.now
-	}
-	if r.tries[g]++; r.buggy[g] && r.tries[g] > retries {
-		return
-	}
-	if !r.buggy[g] {
-		r.result.Failures++
-	}
-	r.waiting = append(r.waiting, g)
-}
-
-// schedule starts the gangs that fit, the oldest first.
-func (r *repairs) schedule() {
-	slices.SortFunc(r.waiting, func(a, b *gang) int { return cmp.Or(cmp.Compare(a.at, b.at), byID(a, b)) })
-	r.waiting = slices.DeleteFunc(r.waiting, func(g *gang) bool {
-		nodes := r.nodesFor(g)
-		if nodes == nil {
-			return false
-		}
-		r.start(g, nodes, g.duration, 0)
-		for rank := range g.nodes {
-			if r.memory != nil {
-				r.memory.See(r.member(g, rank))
-			}
-		}
-		if r.buggy[g] {
-			r.push(event{at: r.now + r.between(1, 10), kind: crash, gang: g, run: g.run})
-		} else if slices.ContainsFunc(nodes, func(n int32) bool { return r.sick[n] }) {
-			r.infect(g)
-		}
-		return true
-	})
-}
-
-// nodesFor plans a gang as heddle-scheduler does: around as many suspects as there is other room for, around those
-// that are not sure only at the same tier.
-func (r *repairs) nodesFor(g *gang) []int32 {
-	ask := Ask{Pods: g.pods, GPUs: g.gpus}
-	plan := r.place.plan(r.cluster, &ask)
-	if plan.Nodes == nil || r.memory == nil {
-		return plan.Nodes
-	}
-	names, sure := r.memory.Avoid(fmt.Sprint(g.id), r.clock())
-	var suspects []int32
-	for _, name := range names {
-		id, _ := r.cluster.tree.ID(name)
-		suspects = append(suspects, id)
-	}
-	kind, uses := plan.Group.Kind, func(n int32) bool { return slices.Contains(suspects, n) }
-	if !slices.ContainsFunc(plan.Nodes, uses) {
-		return plan.Nodes
-	}
-	sort.Search(len(suspects), func(used int) bool {
-		ask.Avoid = suspects[:len(suspects)-used]
-		other := r.place.plan(r.cluster, &ask)
-		enough := other.Nodes != nil && (len(ask.Avoid) <= sure || other.Group.Kind == kind)
-		if enough {
-			plan = other
-		}
-		return enough
-	})
-	if hard && slices.ContainsFunc(plan.Nodes, func(n int32) bool { return slices.Contains(suspects[:sure], n) }) {
-		return nil
-	}
-	if slices.Contains(plan.Nodes, r.bad) && slices.Contains(suspects, r.bad) && g.pods > 1 {
-		r.result.Forced++
-	}
-	return plan.Nodes
-}
-
-// member is the pod of a rank in the current run.
-func (r *repairs) member(g *gang, rank int) suspect.Pod {
-	return suspect.Pod{
-		UID: types.UID(fmt.Sprintf("%d-%d-%d", g.id, g.run, rank)), Gang: fmt.Sprint(g.id),
-		Node: r.name(g.nodes[rank]), Start: time.Unix(0, 0).Add(g.began),
-	}
-}
-
 func (r *repairs) name(node int32) string { return r.cluster.tree.Name(node) }
 
 func (r *repairs) clock() time.Time { return time.Unix(0, 0).Add(r.now) }
-
-// look notes who is suspect now.
-func (r *repairs) look() {
-	for _, p := range r.memory.Places(r.clock()) {
-		healthy := func(name string) bool {
-			id, _ := r.cluster.tree.ID(name)
-			return !r.ill[id]
-		}
-		r.avoided = r.avoided || r.bad != nowhere && p.Name == r.name(r.bad)
-		nodes := p.Nodes
-		if p.Kind == suspect.KindNode {
-			nodes = []string{p.Name}
-		}
-		if p.State == suspect.Suspect && !slices.ContainsFunc(nodes, func(n string) bool { return !healthy(n) }) {
-			if !r.wrong[p.Name] && debug {
-				fmt.Printf("%v wrong %+v bad %s\n", r.now, p, r.name(max(0, r.bad)))
-			}
-			r.wrong[p.Name] = true
-		}
-	}
-}

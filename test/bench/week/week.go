@@ -22,7 +22,7 @@ const (
 	departure
 	failure
 	repair
-	// These are of simulations of repair only: a node begins to fail gangs, or a process of a node or gang fails.
+	// sickness makes a node fail gangs though it looks Ready, crash ends a run, look looks at the suspects.
 	sickness
 	crash
 	look
@@ -125,6 +125,7 @@ func (w *week) handle(e *event) {
 		w.fail(e.node)
 	case repair:
 		w.cluster.down[e.node] = false
+	case sickness, crash, look: // Only in weeks of repair.
 	}
 }
 
