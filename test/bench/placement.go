@@ -101,15 +101,15 @@ func suspects(w io.Writer, number int) ([]row, error) {
 		seeds = append(seeds, uint64(1000+i))
 	}
 	plan, all := week.Small(), week.Troubles()
-	var results [][2]week.Repair
+	results := make([][]week.Repair, len(all))
 	for i := range all {
-		of := seeds
+		of, cares := seeds, []week.Care{week.Careless, week.Avoiding}
 		if i > 0 {
-			of = seeds[:(len(seeds)+9)/10]
+			of, cares = seeds[:(len(seeds)+9)/10], append(cares, week.Patient)
 		}
-		results = append(results, [2]week.Repair{
-			week.RepairOf(plan, &all[i], false, of...), week.RepairOf(plan, &all[i], true, of...),
-		})
+		for _, care := range cares {
+			results[i] = append(results[i], week.RepairOf(plan, &all[i], care, of...))
+		}
 	}
 	if err := week.PrintRepairs(w, plan, all, results); err != nil {
 		return nil, err

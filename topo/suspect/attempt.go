@@ -38,9 +38,10 @@ func (m *Memory) collect(now time.Time) *court {
 	failures, concerned := map[string][]Pod{}, map[string]bool{}
 	for gang, pods := range m.gangs {
 		failed := failuresOf(pods)
-		if failures[gang] = failed; len(failed) == 0 {
+		if len(failed) == 0 {
 			continue
 		}
+		failures[gang] = failed
 		wide, moved := isWide(pods), slices.ContainsFunc(pods, func(p Pod) bool { return p.ranWell(failed, now) })
 		var attempts []attempt
 		for i := range failed {

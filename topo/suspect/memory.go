@@ -88,7 +88,7 @@ const (
 	// settle is the time in which the other members of a gang fail with the first.
 	settle = 10 * time.Minute
 	// judgeEvery is the time between two verdicts if nothing fails: running gangs clear nodes.
-	judgeEvery = time.Minute
+	judgeEvery = 5 * time.Minute
 )
 
 // Memory is safe for concurrent use.

@@ -129,7 +129,10 @@ func (c *court) against() map[string][]*attempt {
 }
 
 func (c *court) suspectNodes(now time.Time) (out []Place) {
-	against := c.against()
+	against, weight := c.against(), map[string]int{}
+	for node, failures := range against {
+		weight[node] = c.proven(failures, "")
+	}
 	for _, node := range slices.Sorted(maps.Keys(against)) {
 		p := Place{Kind: KindNode, Name: node, State: Doubt}
 		for _, a := range against[node] {
@@ -138,10 +141,9 @@ func (c *court) suspectNodes(now time.Time) (out []Place) {
 		if len(p.Evidence) < 2 || p.Score < 1 {
 			continue
 		}
-		all := c.proven(against[node], "")
-		sure := all
-		for other, failures := range against {
-			if other != node && c.proven(failures, "") >= all {
+		sure := weight[node]
+		for other, failures := range weight {
+			if other != node && failures >= weight[node] {
 				sure = min(sure, c.proven(against[node], other))
 			}
 		}

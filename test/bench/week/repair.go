@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/suspect"
@@ -32,7 +34,7 @@ const (
 	// retries is how often a gang with a bug starts again.
 	retries = 6
 	// lookEvery is the time between two looks at the suspects.
-	lookEvery = 15 * time.Minute
+	lookEvery = time.Hour
 	perDay    = 1.0 / float64(24*time.Hour)
 )
 
@@ -70,10 +72,9 @@ type repairs struct {
 	trouble Trouble
 	rng     *rand.Rand
 	memory  *suspect.Memory
-	// avoids reports that gangs are placed around suspects.
-	avoids bool
-	buggy  map[*gang]bool
-	tries  map[*gang]int
+	care    Care
+	buggy   map[*gang]bool
+	tries   map[*gang]int
 	// broken is when a gang failed that is not whole.
 	broken map[*gang]time.Duration
 	// sick nodes fail gangs of several nodes, ill ones had any fault of the hardware.
@@ -86,19 +87,41 @@ type repairs struct {
 	result        Repair
 }
 
-// RepairOf simulates weeks in which gangs avoid suspects or do not.
-func RepairOf(plan Plan, trouble *Trouble, avoids bool, seeds ...uint64) Repair {
+// Care is what gangs do about suspects.
+type Care int
+
+// Careless gangs go anywhere. The others avoid suspects where there is other room, as heddle-scheduler does; Patient
+// ones wait rather than use one that is sure.
+const (
+	Careless Care = iota
+	Avoiding
+	Patient
+)
+
+// RepairOf simulates weeks.
+func RepairOf(plan Plan, trouble *Trouble, care Care, seeds ...uint64) Repair {
+	all := make([]Repair, len(seeds))
+	var tasks sync.WaitGroup
+	busy := make(chan bool, runtime.NumCPU())
+	for i, seed := range seeds {
+		busy <- true
+		tasks.Go(func() {
+			r := newRepairs(plan, trouble, seed)
+			r.care = care
+			all[i] = r.run()
+			<-busy
+		})
+	}
+	tasks.Wait()
 	var sum Repair
-	for _, seed := range seeds {
-		r := newRepairs(plan, trouble, seed)
-		r.avoids = avoids
-		r.run()
-		sum.Failures += r.result.Failures
-		sum.Whole = append(sum.Whole, r.result.Whole...)
-		sum.Lost += r.result.Lost
-		sum.Bad, sum.Before = append(sum.Bad, len(r.onBad)), append(sum.Before, len(r.before))
-		sum.Forced += r.result.Forced
-		sum.Suspects += len(r.wrong)
+	for i := range all {
+		r := &all[i]
+		sum.Failures += r.Failures
+		sum.Whole = append(sum.Whole, r.Whole...)
+		sum.Lost += r.Lost
+		sum.Bad, sum.Before = append(sum.Bad, r.Bad...), append(sum.Before, r.Before...)
+		sum.Forced += r.Forced
+		sum.Suspects += r.Suspects
 	}
 	slices.Sort(sum.Whole)
 	return sum
@@ -141,7 +164,7 @@ func newRepairs(plan Plan, trouble *Trouble, seed uint64) *repairs {
 
 func (r *repairs) anyNode(rng *rand.Rand) int32 { return int32(rng.IntN(len(r.cluster.free))) }
 
-func (r *repairs) run() {
+func (r *repairs) run() Repair {
 	for len(r.events) > 0 && r.events[0].at <= Horizon {
 		e := r.events[0]
 		r.events, r.now = r.events[1:], e.at
@@ -157,6 +180,9 @@ func (r *repairs) run() {
 			r.result.Lost += (Horizon - at).Hours() * float64(g.pods)
 		}
 	}
+	r.result.Bad, r.result.Before = []int{len(r.onBad)}, []int{len(r.before)}
+	r.result.Suspects = len(r.wrong)
+	return r.result
 }
 
 func byID(a, b *gang) int { return cmp.Compare(a.id, b.id) }
@@ -195,7 +221,7 @@ func (r *repairs) handle(e *event) {
 		}
 	case look:
 	}
-	if r.avoids && e.kind >= failure {
+	if r.care != Careless && e.kind >= failure {
 		r.look()
 	}
 }

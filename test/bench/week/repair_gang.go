@@ -82,7 +82,7 @@ func (r *repairs) schedule() {
 func (r *repairs) nodesFor(g *gang) []int32 {
 	ask := Ask{Pods: g.pods, GPUs: g.gpus}
 	plan := r.place.plan(r.cluster, &ask)
-	if plan.Nodes == nil || !r.avoids {
+	if plan.Nodes == nil || r.care == Careless {
 		return plan.Nodes
 	}
 	names, sure := r.memory.Avoid(fmt.Sprint(g.id), r.clock())
@@ -104,7 +104,8 @@ func (r *repairs) nodesFor(g *gang) []int32 {
 		}
 		return enough
 	})
-	if hard && slices.ContainsFunc(plan.Nodes, func(n int32) bool { return slices.Contains(suspects[:sure], n) }) {
+	if certain := suspects[:sure]; r.care == Patient &&
+		slices.ContainsFunc(plan.Nodes, func(n int32) bool { return slices.Contains(certain, n) }) {
 		return nil
 	}
 	if slices.Contains(plan.Nodes, r.bad) && slices.Contains(suspects, r.bad) && g.pods > 1 {
@@ -138,9 +139,6 @@ func (r *repairs) look() {
 			nodes = []string{p.Name}
 		}
 		if p.State == suspect.Suspect && !slices.ContainsFunc(nodes, func(n string) bool { return !healthy(n) }) {
-			if !r.wrong[p.Name] && debug {
-				fmt.Printf("%v wrong %+v bad %s\n", r.now, p, r.name(max(0, r.bad)))
-			}
 			r.wrong[p.Name] = true
 		}
 	}

@@ -43,8 +43,8 @@ func (r *Repair) Within() (share float64, most int) {
 	return float64(few) / float64(len(r.Before)), most
 }
 
-// PrintRepairs writes results without and with topo/suspect for each trouble as a table.
-func PrintRepairs(w io.Writer, plan Plan, troubles []Trouble, results [][2]Repair) error {
+// PrintRepairs writes the results of each care for each trouble as a table.
+func PrintRepairs(w io.Writer, plan Plan, troubles []Trouble, results [][]Repair) error {
 	const head = "%-40s %8s %22s %11s %22s %8s %8s\n"
 	var b strings.Builder
 	fmt.Fprintf(&b, "weeks of failures on %s, %.0f %% of the GPUs asked for; failures, node-hours and runs per week\n",
@@ -52,8 +52,9 @@ func PrintRepairs(w io.Writer, plan Plan, troubles []Trouble, results [][2]Repai
 	fmt.Fprintf(&b, head, "", "", "hours until whole", "node-hours", "gangs on the bad node", "no other", "healthy")
 	fmt.Fprintf(&b, head, "", "failures", "mean / p90 / p99", "lost", "mean / most / <= 2", "room", "suspects")
 	for i := range troubles {
-		for j, name := range []string{troubles[i].Name, "the same, suspects avoided"} {
-			r := &results[i][j]
+		names := []string{troubles[i].Name, "the same, suspects avoided", "the same, gangs wait for other nodes"}
+		for care := range results[i] {
+			r, name := &results[i][care], names[care]
 			weeks := float64(len(r.Before))
 			mean, p90 := r.mean(0.9)
 			_, p99 := r.mean(0.99)
