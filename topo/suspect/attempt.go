@@ -41,6 +41,13 @@ func (m *Memory) collect(now time.Time) *court {
 		if len(failed) == 0 {
 			continue
 		}
+		if extra := len(failed) - maxFailures; extra > 0 {
+			failed = failed[extra:]
+			pods = slices.DeleteFunc(pods, func(p Pod) bool {
+				return p.endedBefore(failed[0].End) && p.End.Sub(p.Start) < provenAfter
+			})
+			m.gangs[gang] = pods
+		}
 		failures[gang] = failed
 		wide, moved := isWide(pods), slices.ContainsFunc(pods, func(p Pod) bool { return p.ranWell(failed, now) })
 		var attempts []attempt

@@ -87,6 +87,8 @@ const (
 	faultNear = 10 * time.Minute
 	// settle is the time in which the other members of a gang fail with the first.
 	settle = 10 * time.Minute
+	// maxFailures is how many failures of a gang that starts again and again are remembered.
+	maxFailures = 10
 	// judgeEvery is the time between two verdicts if nothing fails: running gangs clear nodes.
 	judgeEvery = 5 * time.Minute
 )

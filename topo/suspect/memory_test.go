@@ -314,3 +314,16 @@ func TestForgets(t *testing.T) {
 		t.Errorf("later: %v, %v", m.gangs, m.faults)
 	}
 }
+
+// A gang that starts again and again takes no more room than some runs, and what it proved is kept.
+func TestForgetsManyFailures(t *testing.T) {
+	runs := []run{{"g1", "n8 n9", 0, 70, true}}
+	for i := range 3 * maxFailures {
+		runs = append(runs, run{"g1", "n1 n2", float64(80 + 5*i), float64(82 + 5*i), false})
+	}
+	m := remember(runs, nil, nil)
+	m.Places(at(300))
+	if got := len(m.gangs["g1"]); got != 2+2*maxFailures {
+		t.Errorf("%d pods are remembered", got)
+	}
+}
