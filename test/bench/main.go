@@ -4,7 +4,7 @@
 // machine, and prints them beside their limits: `make bench`. A figure beyond
 // its limit makes it fail. Arguments choose parts: `go run ./test/bench
 // topology page`; flag -idle shortens the time for which idle daemons are
-// weighed.
+// weighed, -weeks the simulation of suspects.
 package main
 
 import (
@@ -74,7 +74,7 @@ type part struct {
 	measure func(context.Context, io.Writer) ([]row, error)
 }
 
-func parts(stdout io.Writer, idle time.Duration) []part {
+func parts(stdout io.Writer, idle time.Duration, number int) []part {
 	return []part{
 		{"packages", packages},
 		{"shares", shares},
@@ -93,6 +93,7 @@ func parts(stdout io.Writer, idle time.Duration) []part {
 		{"queue", func(context.Context, io.Writer) ([]row, error) { return queue(stdout) }},
 		{"plan", func(ctx context.Context, _ io.Writer) ([]row, error) { return forecasts(ctx, stdout) }},
 		{"weeks", func(context.Context, io.Writer) ([]row, error) { return weeks(stdout) }},
+		{"suspects", func(context.Context, io.Writer) ([]row, error) { return suspects(stdout, number) }},
 	}
 }
 
@@ -100,10 +101,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	idle := fs.Duration("idle", 10*time.Minute, "how long idle daemons are weighed")
+	number := fs.Int("weeks", 1000, "how many weeks without faults of hardware are simulated; a tenth of them with faults")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	chosen, all := fs.Args(), parts(stdout, *idle)
+	chosen, all := fs.Args(), parts(stdout, *idle, *number)
 	var known []string
 	for _, p := range all {
 		known = append(known, p.name)

@@ -93,6 +93,40 @@ func forecasts(ctx context.Context, w io.Writer) ([]row, error) {
 	return []row{atMost("wrong answers of heddle plan about now", float64(wrong), 0, "", "simulated, "+plan.Name)}, nil
 }
 
+// suspects simulates weeks of failures, with and without the memory of them. Seeds from 1000 on are those that nothing
+// was tuned on.
+func suspects(w io.Writer, number int) ([]row, error) {
+	var seeds []uint64
+	for i := range number {
+		seeds = append(seeds, uint64(1000+i))
+	}
+	plan, all := week.Small(), week.Troubles()
+	results := make([][]week.Repair, len(all))
+	for i := range all {
+		of := seeds
+		if i > 0 {
+			of = seeds[:(len(seeds)+9)/10]
+		}
+		for _, care := range []week.Care{week.Careless, week.Avoiding} {
+			results[i] = append(results[i], week.RepairOf(plan, &all[i], care, of...))
+		}
+	}
+	if err := week.PrintRepairs(w, plan, all, results); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(w)
+	const how = "simulated weeks of failures"
+	found, _ := results[1][1].Within()
+	worst, _ := results[3][1].Within()
+	return []row{
+		atMost(fmt.Sprintf("suspects in %d weeks without faults of hardware", number),
+			float64(results[0][1].Suspects), 0, "", how),
+		atLeast("weeks with a bad node that get at most two gangs", 100*found, 99, "%", how),
+		atLeast("the same at Llama 3's rates", 100*worst, 99, "%", how),
+		atMost("node-hours lost at these rates, with to without", results[3][1].Lost/results[3][0].Lost, 0.5, "x", how),
+	}, nil
+}
+
 // ratio divides the mean waits of gangs of some sizes.
 func ratio(a, b *week.Result, sizes ...int) float64 {
 	first, _ := a.Wait(sizes...)

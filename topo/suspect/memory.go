@@ -6,8 +6,8 @@
 package suspect
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -49,9 +49,10 @@ func PodOf(pod *corev1.Pod, gang string) Pod {
 		}
 	}
 	evicted := func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget }
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Reason != "" ||
+	// Containers that are told to end may say anything. The kubelet's reasons are evictions, deadlines and rejections.
+	if pod.Status.Phase == corev1.PodSucceeded || pod.DeletionTimestamp != nil || pod.Status.Reason != "" ||
 		slices.ContainsFunc(pod.Status.Conditions, evicted) {
-		p.Failure = "" // The kubelet's reasons are evictions, deadlines and pods that it rejects.
+		p.Failure = ""
 	}
 	return p
 }
@@ -80,12 +81,14 @@ func FaultsOf(node *corev1.Node) (out []Fault) {
 const (
 	// window is how long a failure is remembered, halfLife the age at which it counts half.
 	window, halfLife = 72 * time.Hour, 48 * time.Hour
-	// proven is how long a gang must run to show that its code and its nodes work.
-	proven = time.Hour
+	// provenAfter is how long a gang must run to show that its code and its nodes work.
+	provenAfter = time.Hour
 	// faultNear is the time between a node's fault and the failure that it explains.
 	faultNear = 10 * time.Minute
 	// settle is the time in which the other members of a gang fail with the first.
 	settle = 10 * time.Minute
+	// maxFailures is how many failures of a gang that starts again and again are remembered.
+	maxFailures = 10
 	// judgeEvery is the time between two verdicts if nothing fails: running gangs clear nodes.
 	judgeEvery = time.Minute
 )
@@ -93,19 +96,20 @@ const (
 // Memory is safe for concurrent use.
 type Memory struct {
 	mu     sync.Mutex
-	gangs  map[string]map[types.UID]Pod
+	pods   map[types.UID]*Pod
+	gangs  map[string][]*Pod
 	faults map[string][]Fault
 	// groups has the lowest group of each node.
 	groups map[string]string
-	// failed reports that any pod in the memory failed, stale that the verdict of a time lacks a failure.
-	failed, stale bool
-	judged        time.Time
-	verdict       verdict
+	// verdict is of the time judged; stale reports that it lacks something.
+	verdict verdict
+	judged  time.Time
+	stale   bool
 }
 
 // NewMemory returns a memory of nothing.
 func NewMemory() *Memory {
-	return &Memory{gangs: map[string]map[types.UID]Pod{}, faults: map[string][]Fault{}}
+	return &Memory{pods: map[types.UID]*Pod{}, gangs: map[string][]*Pod{}, faults: map[string][]Fault{}}
 }
 
 // See takes the state of a pod over. A pod without a node or a start is not remembered.
@@ -115,26 +119,33 @@ func (m *Memory) See(p Pod) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.gangs[p.Gang] == nil {
-		m.gangs[p.Gang] = map[types.UID]Pod{}
+	before := m.pods[p.UID]
+	if before == nil {
+		before = &Pod{}
+		m.pods[p.UID], m.gangs[p.Gang] = before, append(m.gangs[p.Gang], before)
 	}
-	if before := m.gangs[p.Gang][p.UID]; p.End.IsZero() {
-		p.End, p.Failure = before.End, before.Failure // Two watches bring the news in any order.
+	m.stale = m.stale || p.Failure != "" && before.Failure == ""
+	p.Failure = cmp.Or(p.Failure, before.Failure) // A pod that failed is deleted then.
+	if p.End.IsZero() {
+		p.End = before.End // Two watches bring the news in any order.
 	}
-	m.gangs[p.Gang][p.UID] = p
-	if p.Failure != "" {
-		m.failed, m.stale = true, true
-	}
+	*before = p
 }
 
 // Lose notes that a pod is gone: if it had not ended, it was deleted.
-func (m *Memory) Lose(gang string, uid types.UID, now time.Time) {
+func (m *Memory) Lose(uid types.UID, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p, ok := m.gangs[gang][uid]; ok && p.End.IsZero() {
+	if p := m.pods[uid]; p != nil && p.End.IsZero() {
 		p.End = now
-		m.gangs[gang][uid] = p
 	}
+}
+
+// Ended reports whether any pod of a gang has ended within the last hour: the gang that is there now comes back.
+func (m *Memory) Ended(gang string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(m.gangs[gang], func(p *Pod) bool { return !p.End.IsZero() && now.Sub(p.End) < time.Hour })
 }
 
 // Node takes the faults of a node over. Faults that end stay remembered.
@@ -158,20 +169,27 @@ func (m *Memory) Group(groups map[string]string) {
 // forget drops what is too old.
 func (m *Memory) forget(now time.Time) {
 	old := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) > window }
-	m.failed = false
-	for gang, pods := range m.gangs {
-		maps.DeleteFunc(pods, func(_ types.UID, p Pod) bool {
-			m.failed = m.failed || p.Failure != "" && !old(p.End)
-			return old(p.End)
-		})
-		if len(pods) == 0 {
-			delete(m.gangs, gang)
-		}
+	for gang := range m.gangs {
+		m.drop(gang, func(p *Pod) bool { return old(p.End) })
 	}
 	for node := range m.faults {
 		m.faults[node] = slices.DeleteFunc(m.faults[node], func(f Fault) bool { return old(f.Since) })
 		if len(m.faults[node]) == 0 {
 			delete(m.faults, node)
 		}
+	}
+}
+
+// drop forgets some pods of a gang.
+func (m *Memory) drop(gang string, some func(*Pod) bool) {
+	m.gangs[gang] = slices.DeleteFunc(m.gangs[gang], func(p *Pod) bool {
+		gone := some(p)
+		if gone {
+			delete(m.pods, p.UID)
+		}
+		return gone
+	})
+	if len(m.gangs[gang]) == 0 {
+		delete(m.gangs, gang)
 	}
 }

@@ -5,15 +5,8 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 )
-
-// Answer has what is suspect, and the nodes that a gang avoids while others have room, the most suspect first.
-type Answer struct {
-	Suspects []Place  `json:"suspects"`
-	Avoids   []string `json:"avoids,omitempty"`
-}
 
 // State is how sure a verdict is.
 type State string
@@ -52,12 +45,10 @@ type Evidence struct {
 	Of int `json:"of"`
 }
 
-// attempt is a run of a gang that failed.
-type attempt struct {
-	Evidence
-	nodes []string
-	// own reports that the node had a fault of its own, moved that the gang ran well at another time.
-	own, moved bool
+// Answer has what is suspect, and the nodes that a gang avoids while others have room, the most suspect first.
+type Answer struct {
+	Suspects []Place  `json:"suspects"`
+	Avoids   []string `json:"avoids,omitempty"`
 }
 
 // verdict is the result for a time. Places are ordered, the most suspect first; own has for each gang the nodes of
@@ -80,9 +71,6 @@ func (m *Memory) Places(now time.Time) []Place {
 func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.failed {
-		return nil, 0
-	}
 	m.judge(now)
 	add := func(more ...string) {
 		for _, node := range more {
@@ -112,10 +100,9 @@ func (m *Memory) judge(now time.Time) {
 	if !m.stale && now.Sub(m.judged) < judgeEvery && !now.Before(m.judged) {
 		return
 	}
-	m.stale, m.judged = false, now
+	m.stale, m.judged, m.verdict = false, now, verdict{own: map[string][]string{}}
 	m.forget(now)
 	c := m.collect(now)
-	m.verdict = verdict{own: map[string][]string{}}
 	for i := range c.attempts {
 		a := &c.attempts[i]
 		m.verdict.own[a.Gang] = append(slices.Clone(a.nodes), m.verdict.own[a.Gang]...)
@@ -126,170 +113,56 @@ func (m *Memory) judge(now time.Time) {
 	})
 }
 
-// court has the failures that count, in the order of time, and when a gang last began to run well on each node.
-type court struct {
-	attempts []attempt
-	good     map[string]time.Time
-}
-
-func (m *Memory) collect(now time.Time) *court {
-	c := &court{good: map[string]time.Time{}}
-	for _, gang := range slices.Sorted(maps.Keys(m.gangs)) {
-		pods := slices.SortedFunc(maps.Values(m.gangs[gang]), func(a, b Pod) int {
-			return cmp.Or(a.Start.Compare(b.Start), cmp.Compare(a.UID, b.UID))
-		})
-		ran := c.proof(pods, now)
-		failures := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return p.Failure == "" })
-		slices.SortStableFunc(failures, func(a, b Pod) int { return a.End.Compare(b.End) })
-		var last Pod
-		for _, p := range failures {
-			if last.UID != "" && !p.Start.After(last.End) && p.End.Sub(last.End) <= settle {
-				continue // It failed with the first.
-			}
-			last = p
-			if a := m.attempt(pods, &p); a != nil {
-				a.moved = ran
-				c.attempts = append(c.attempts, *a)
-			}
-		}
-	}
-	slices.SortStableFunc(c.attempts, func(a, b attempt) int { return a.Time.Compare(b.Time) })
-	return c
-}
-
-// proof notes where the pods of a gang ran well, and reports whether they did anywhere.
-func (c *court) proof(pods []Pod, now time.Time) (ran bool) {
-	for _, p := range pods {
-		end := p.End
-		if end.IsZero() {
-			end = now
-		}
-		if end.Sub(p.Start) >= proven {
-			ran = true
-			if p.Start.After(c.good[p.Node]) {
-				c.good[p.Node] = p.Start
-			}
-		}
-	}
-	return ran
-}
-
-// attempt returns the failed run of a gang whose first failure is a pod's; nil if it says nothing about a node: the
-// gang had run well, or its pods fail wherever they are.
-func (m *Memory) attempt(pods []Pod, first *Pod) *attempt {
-	a := &attempt{Evidence: Evidence{Gang: first.Gang, Time: first.End, Reason: first.Failure}}
-	whole := first.Start
-	for _, p := range pods {
-		if p.Start.After(first.End) || !p.End.IsZero() && p.End.Before(first.End) {
-			continue
-		}
-		if p.Start.After(whole) {
-			whole = p.Start
-		}
-		if !slices.Contains(a.nodes, p.Node) {
-			a.nodes = append(a.nodes, p.Node)
-		}
-	}
-	var ill []string
-	for _, node := range a.nodes {
-		near := func(f Fault) bool { return f.Since.Sub(first.End).Abs() <= faultNear }
-		if i := slices.IndexFunc(m.faults[node], near); i >= 0 {
-			ill, a.Reason = append(ill, node), m.faults[node][i].Reason
-		}
-	}
-	switch {
-	case len(ill) > 0:
-		a.nodes, a.own = ill, true
-	case first.End.Sub(whole) >= proven:
-		return nil
-	}
-	slices.Sort(a.nodes)
-	a.Of = len(a.nodes)
-	return a
-}
-
-// against returns the last failure of each gang that counts against a node: none before a run that went well.
-func (c *court) against(node string) (out []*attempt) {
-	of := map[string]int{}
+// against returns the last failure of each gang that counts against each node.
+func (c *court) against() map[string][]*attempt {
+	out := map[string][]*attempt{}
 	for i := range c.attempts {
 		a := &c.attempts[i]
-		if !slices.Contains(a.nodes, node) || c.good[node].After(a.Time) {
-			continue
+		for _, node := range a.nodes {
+			if !c.cleared(a, node) {
+				before := func(b *attempt) bool { return a.Gang == b.Gang }
+				out[node] = append(slices.DeleteFunc(out[node], before), a)
+			}
 		}
-		if at, again := of[a.Gang]; again {
-			out[at] = a
-			continue
-		}
-		of[a.Gang] = len(out)
-		out = append(out, a)
 	}
 	return out
 }
 
-// blamed reports whether a gang that has run nowhere failed in two places without a common node: its code fails.
-func (c *court) blamed(gang string) bool {
-	var common []string
-	for i := range c.attempts {
-		switch a := &c.attempts[i]; {
-		case a.Gang != gang || a.own:
-		case a.moved:
-			return false
-		case common == nil:
-			common = a.nodes
-		default:
-			common = slices.DeleteFunc(slices.Clone(common), func(n string) bool { return !slices.Contains(a.nodes, n) })
-			if len(common) == 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 func (c *court) suspectNodes(now time.Time) (out []Place) {
-	twins := map[string]int{}
-	var keys []string
-	for _, node := range c.nodes() {
+	against, weight := c.against(), map[string]int{}
+	for node, failures := range against {
+		weight[node] = c.proven(failures, "")
+	}
+	for _, node := range slices.Sorted(maps.Keys(against)) {
 		p := Place{Kind: KindNode, Name: node, State: Doubt}
-		var key strings.Builder
-		sure := 0
-		for _, a := range c.against(node) {
-			if !a.own && c.blamed(a.Gang) {
-				continue
-			}
-			if a.own || a.moved {
-				sure++
-			}
-			key.WriteString(a.Gang + " ")
+		for _, a := range against[node] {
 			p.add(a, now)
 		}
 		if len(p.Evidence) < 2 || p.Score < 1 {
 			continue
 		}
+		sure := weight[node]
+		for other, failures := range weight {
+			if other != node && failures >= weight[node] {
+				sure = min(sure, c.proven(against[node], other))
+			}
+		}
 		if sure >= 2 {
 			p.State = Suspect
 		}
-		twins[key.String()]++
-		keys, out = append(keys, key.String()), append(out, p)
-	}
-	for i := range out {
-		own := slices.ContainsFunc(out[i].Evidence, func(e Evidence) bool { return e.Of == 1 })
-		if twins[keys[i]] > 1 && !own {
-			out[i].State = Doubt // The failures do not tell these nodes apart.
-		}
+		out = append(out, p)
 	}
 	return out
 }
 
-// nodes returns the nodes on which gangs failed.
-func (c *court) nodes() []string {
-	all := map[string]bool{}
-	for i := range c.attempts {
-		for _, node := range c.attempts[i].nodes {
-			all[node] = true
+// proven counts the failures that come from a node and not from the gang, and cannot come from another node.
+func (c *court) proven(failures []*attempt, other string) (n int) {
+	for _, a := range failures {
+		if (a.own || a.moved) && (!slices.Contains(a.nodes, other) || c.cleared(a, other)) {
+			n++
 		}
 	}
-	return slices.Sorted(maps.Keys(all))
+	return n
 }
 
 // add adds a failure to the evidence.
@@ -303,31 +176,27 @@ const groupGangs = 3
 
 // suspectGroups finds groups in which gangs fail that have nothing else in common.
 func (c *court) suspectGroups(now time.Time, groups map[string]string) (out []Place) {
-	in := map[string][]string{}
-	for _, node := range c.nodes() {
-		if group := groups[node]; group != "" {
-			in[group] = append(in[group], node)
+	in := map[string][]*attempt{}
+	for i := range c.attempts {
+		a := &c.attempts[i]
+		group := groups[a.nodes[0]]
+		speaks := func(node string) bool { return groups[node] != group || c.cleared(a, node) }
+		if group != "" && a.moved && !a.own && len(a.nodes) > 1 && !slices.ContainsFunc(a.nodes, speaks) {
+			in[group] = append(in[group], a)
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(in)) {
-		p, gangs := Place{Kind: KindGroup, Name: group, State: Suspect, Nodes: in[group]}, map[string]bool{}
-		shared := false
-		for _, node := range in[group] {
-			for _, a := range c.against(node) {
-				outside := func(n string) bool { return groups[n] != group }
-				if a.own || !a.moved || len(a.nodes) < 2 || slices.ContainsFunc(a.nodes, outside) {
-					continue
-				}
-				if gangs[a.Gang] {
-					continue
-				}
-				gangs[a.Gang] = true
+		p, gangOf, shared := Place{Kind: KindGroup, Name: group, State: Suspect}, map[string]string{}, false
+		for i, a := range in[group] {
+			for _, node := range a.nodes {
+				shared = shared || gangOf[node] != "" && gangOf[node] != a.Gang
+				gangOf[node] = a.Gang
+			}
+			if !slices.ContainsFunc(in[group][:i], func(b *attempt) bool { return a.Gang == b.Gang }) {
 				p.add(a, now)
 			}
-			shared = shared || len(c.against(node)) > 1
 		}
-		good := slices.ContainsFunc(in[group], func(n string) bool { return c.good[n].After(c.attempts[0].Time) })
-		if len(gangs) >= groupGangs && !shared && !good {
+		if p.Nodes = slices.Sorted(maps.Keys(gangOf)); len(p.Evidence) >= groupGangs && !shared {
 			out = append(out, p)
 		}
 	}

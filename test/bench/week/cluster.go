@@ -35,6 +35,13 @@ func Irregular() Plan {
 	}
 }
 
+// Small is a part of it, on which a week takes little time.
+func Small() Plan {
+	p := Irregular()
+	p.Name, p.Spines = "128 nodes, groups of 1 to 11", 2
+	return p
+}
+
 // Racks is a cluster of NVLink racks.
 func Racks() Plan {
 	return Plan{

@@ -14,6 +14,8 @@ type Ask struct {
 	GPUs int32
 	// Placed are the nodes of the ranks that have one; nil if none has.
 	Placed []int32
+	// Avoid are nodes that get no rank; only [Map] knows them.
+	Avoid []int32
 }
 
 // Policy is a way to place gangs. Place returns every rank's node, or nil if
@@ -58,11 +60,14 @@ func (m *Map) Start(c *cluster, _ uint64) {
 }
 
 // Place plans the gang.
-func (m *Map) Place(c *cluster, a *Ask) []int32 {
+func (m *Map) Place(c *cluster, a *Ask) []int32 { return m.plan(c, a).Nodes }
+
+// plan returns a plan without nodes if the gang has to wait.
+func (m *Map) plan(c *cluster, a *Ask) placement.Plan {
 	for n := range m.fit {
 		m.fit[n] = c.room(int32(n), a.GPUs)
 	}
-	g := placement.Gang{Tasks: []placement.Task{{Name: "worker", Pods: a.Pods, GPUs: int(a.GPUs)}}}
+	g := placement.Gang{Tasks: []placement.Task{{Name: "worker", Pods: a.Pods, GPUs: int(a.GPUs)}}, Avoid: a.Avoid}
 	if m.Required {
 		g.Require = level(c, a)
 	}
@@ -73,9 +78,9 @@ func (m *Map) Place(c *cluster, a *Ask) []int32 {
 	}
 	plan, err := placement.Place(c.tree, &g, &placement.Capacity{Fit: [][]int32{m.fit}, Free: c.free})
 	if err != nil {
-		return nil
+		return placement.Plan{}
 	}
-	return plan.Nodes
+	return plan
 }
 
 // BestFit is a scheduler without a map: every pod goes to the node with the

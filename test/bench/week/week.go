@@ -22,6 +22,10 @@ const (
 	departure
 	failure
 	repair
+	// sickness makes a node fail gangs though it looks Ready, crash ends a run, look looks at the suspects.
+	sickness
+	crash
+	look
 )
 
 type event struct {
@@ -121,6 +125,7 @@ func (w *week) handle(e *event) {
 		w.fail(e.node)
 	case repair:
 		w.cluster.down[e.node] = false
+	case sickness, crash, look: // Only in weeks of repair.
 	}
 }
 

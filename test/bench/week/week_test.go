@@ -8,13 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// few is a cluster on which a week takes no time.
-func few() Plan {
-	p := Irregular()
-	p.Spines = 2
-	return p
-}
-
 // strict checks every placement of a policy against the cluster's state.
 type strict struct {
 	Policy
@@ -52,7 +45,7 @@ func (s *strict) Place(c *cluster, a *Ask) []int32 {
 func TestPoliciesAreSound(t *testing.T) {
 	for _, policy := range Policies() {
 		s := &strict{Policy: policy, t: t}
-		r := Run(few(), s, 1)
+		r := Run(Small(), s, 1)
 		if s.plans < 500 || r.Gangs < 100 || r.Used < 0.3 || r.Used > 1 || r.Groups < 1 || r.Tier < 0 {
 			t.Errorf("%d plans, %+v", s.plans, r)
 		}
@@ -60,10 +53,10 @@ func TestPoliciesAreSound(t *testing.T) {
 }
 
 func TestAWeekRepeatsItself(t *testing.T) {
-	if diff := cmp.Diff(Compare(few(), Policies(), 2), Compare(few(), Policies(), 2)); diff != "" {
+	if diff := cmp.Diff(Compare(Small(), Policies(), 2), Compare(Small(), Policies(), 2)); diff != "" {
 		t.Errorf("(-first +second):\n%s", diff)
 	}
-	if cmp.Equal(Compare(few(), Policies(), 2), Compare(few(), Policies(), 3)) {
+	if cmp.Equal(Compare(Small(), Policies(), 2), Compare(Small(), Policies(), 3)) {
 		t.Error("another seed is the same week")
 	}
 }
@@ -112,7 +105,7 @@ func TestProfile(t *testing.T) {
 
 // No gang starts before an older one where the discipline is strict, and nothing else starts them in order.
 func TestDisciplines(t *testing.T) {
-	plan := few()
+	plan := Small()
 	plan.Load = 1.2
 	for _, d := range Disciplines()[:2] {
 		r := run(plan, &Map{}, d, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/test/simulation/apiserver"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 const (
@@ -138,11 +139,11 @@ func TestNodesByLabelsAndNamespace(t *testing.T) {
 // A node's shared GPUs are counted, and those with a consumer are in use.
 func TestSharedGPUsOfANode(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{wellknown.SharedGPUs: cards}}}
-	if n := (&nodeReader{}).read(node); n.Shared != 2 || n.SharedUsed != 1 {
+	if n := (&nodeReader{suspects: suspect.NewMemory()}).read(node); n.Shared != 2 || n.SharedUsed != 1 {
 		t.Errorf("%d shared GPUs, %d in use, want 2 and 1", n.Shared, n.SharedUsed)
 	}
 	node.Annotations[wellknown.SharedGPUs] = "{"
-	if n := (&nodeReader{}).read(node); n.Shared != 0 || n.SharedUsed != 0 {
+	if n := (&nodeReader{suspects: suspect.NewMemory()}).read(node); n.Shared != 0 || n.SharedUsed != 0 {
 		t.Errorf("of an invalid annotation %d shared GPUs, %d in use", n.Shared, n.SharedUsed)
 	}
 }

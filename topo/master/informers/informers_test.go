@@ -14,6 +14,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
 func TestReportOwner(t *testing.T) {
@@ -99,7 +100,7 @@ func TestNode(t *testing.T) {
 	node.Status.Allocatable = corev1.ResourceList{
 		"nvidia.com/gpu": resource.MustParse("8"), "amd.com/gpu": resource.MustParse("1"), "example.com/gpu": resource.MustParse("4"),
 	}
-	r := nodeReader{gpus: gpuResources{"nvidia.com/gpu", "amd.com/gpu", "metax-tech.com/gpu"}, manager: "heddle"}
+	r := nodeReader{suspects: suspect.NewMemory(), gpus: gpuResources{"nvidia.com/gpu", "amd.com/gpu", "metax-tech.com/gpu"}, manager: "heddle"}
 	want := &Node{Name: "n1", UID: "u", Ready: true, Since: time.Unix(5, 0), GPUs: 9, Cordoned: true}
 	want.Fabric = unique.Make(Condition{Status: "False", Reason: "LinkDown", Message: "rail 3"})
 	for _, l := range []Label{{"heddle.dev/topology.leaf", "leaf-1", true}, {"heddle.dev/topology.spine", "spine-1", false}, {"old", "owned", true}} {
@@ -120,7 +121,7 @@ func TestPodGPUs(t *testing.T) {
 			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)},
 		}})
 	}
-	r := podReader{gpuResources{"amd.com/gpu", "nvidia.com/gpu"}}
+	r := podReader{gpuResources{"amd.com/gpu", "nvidia.com/gpu"}, suspect.NewMemory()}
 	if got := r.gpus(&spec); got != maxCount {
 		t.Errorf("%d GPUs, want %d", got, maxCount)
 	}
@@ -157,7 +158,7 @@ func TestPodKeeps(t *testing.T) {
 		{"a gang's without GPUs", pod("n1", corev1.PodRunning, "0", tf), &kept{Gang: "ns/tf"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := podReader{gpuResources{"amd.com/gpu", "nvidia.com/gpu"}}
+			r := podReader{gpuResources{"amd.com/gpu", "nvidia.com/gpu"}, suspect.NewMemory()}
 			var got *kept
 			if r.wants(tt.pod) {
 				p := r.read(tt.pod)
@@ -186,7 +187,7 @@ func TestGPUsAsTheKubeletCounts(t *testing.T) {
 		return c
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	r := podReader{gpuResources{gpu}}
+	r := podReader{gpuResources{gpu}, suspect.NewMemory()}
 	for range 500 {
 		var spec corev1.PodSpec
 		for range random.IntN(4) {

@@ -201,7 +201,7 @@ func (s *Source) onPod(old, now *Pod) {
 	s.count(old, -1)
 	s.count(now, 1)
 	if now == nil && old.Member != nil {
-		s.suspects.Lose(old.Member.Gang, old.uid, s.clock.Now())
+		s.suspects.Lose(old.uid, s.clock.Now())
 	}
 }
 

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,13 +50,6 @@ func (c *Controller) see(pod *corev1.Pod) {
 	}
 	if m, ok := gang.MemberOf(pod, 1); ok {
 		c.Suspects.See(suspect.PodOf(pod, m.Gang))
-	}
-}
-
-// lose tells the memory of failures that a pod is deleted or has ended.
-func (c *Controller) lose(pod *corev1.Pod) {
-	if m, ok := gang.MemberOf(pod, 1); ok {
-		c.Suspects.Lose(m.Gang, pod.UID, time.Now())
 	}
 }
 

@@ -57,7 +57,7 @@ func (c *Controller) watch() (err error) {
 			c.Cache.UpdatePod(pod)
 		},
 		func(pod *corev1.Pod) {
-			c.lose(pod)
+			c.Suspects.Lose(pod.UID, time.Now())
 			c.Cache.GPUs.Release(pod.UID)
 			c.Cache.DeletePod(pod)
 		},

@@ -1,0 +1,181 @@
+package suspect
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/wellknown"
+)
+
+// attempt is a run of a gang that failed.
+type attempt struct {
+	Evidence
+	nodes []string
+	// own reports that the nodes had faults of their own, moved that the gang ran well at another time, wide that it
+	// uses several nodes at once.
+	own, moved, wide bool
+}
+
+// court has the failures that count, in the order of time, and when a gang last began to run well on each node.
+type court struct {
+	attempts []attempt
+	good     map[proof]time.Time
+}
+
+// proof is a node that works, wide if also for gangs of several nodes.
+type proof struct {
+	node string
+	wide bool
+}
+
+// cleared reports whether a gang began to run well on a node after a failure.
+func (c *court) cleared(a *attempt, node string) bool {
+	return c.good[proof{node, a.wide}].After(a.Time)
+}
+
+func (m *Memory) collect(now time.Time) *court {
+	c := &court{good: map[proof]time.Time{}}
+	failures, concerned := map[string][]Pod{}, map[string]bool{}
+	for gang, pods := range m.gangs {
+		failed := failuresOf(pods)
+		if len(failed) == 0 {
+			continue
+		}
+		if extra := len(failed) - maxFailures; extra > 0 {
+			failed = failed[extra:]
+			m.drop(gang, func(p *Pod) bool { return p.endedBefore(failed[0].End) && p.End.Sub(p.Start) < provenAfter })
+			pods = m.gangs[gang]
+		}
+		failures[gang] = failed
+		wide, moved := isWide(pods), slices.ContainsFunc(pods, func(p *Pod) bool { return p.ranWell(failed, now) })
+		var attempts []attempt
+		for i := range failed {
+			if a := m.attempt(pods, &failed[i]); a != nil {
+				a.moved, a.wide = moved, wide
+				attempts = append(attempts, *a)
+			}
+		}
+		if !moved && failsEverywhere(attempts) {
+			attempts = slices.DeleteFunc(attempts, func(a attempt) bool { return !a.own })
+		}
+		c.attempts = append(c.attempts, attempts...)
+		for i := range attempts {
+			for _, node := range attempts[i].nodes {
+				concerned[node] = true
+			}
+		}
+	}
+	slices.SortFunc(c.attempts, func(a, b attempt) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Gang, b.Gang))
+	})
+	for gang, pods := range m.gangs {
+		wide := isWide(pods)
+		for _, p := range pods {
+			if !concerned[p.Node] || !p.ranWell(failures[gang], now) {
+				continue
+			}
+			for _, as := range []proof{{p.Node, false}, {p.Node, wide}} {
+				if p.Start.After(c.good[as]) {
+					c.good[as] = p.Start
+				}
+			}
+		}
+	}
+	return c
+}
+
+// failuresOf returns the pod that failed first in each run of a gang, in the order of time.
+func failuresOf(pods []*Pod) (out []Pod) {
+	for _, p := range pods {
+		if p.Failure != "" {
+			out = append(out, *p)
+		}
+	}
+	slices.SortFunc(out, func(a, b Pod) int { return cmp.Or(a.End.Compare(b.End), cmp.Compare(a.UID, b.UID)) })
+	var last Pod
+	return slices.DeleteFunc(out, func(p Pod) bool {
+		if last.UID != "" && !p.Start.After(last.End) && p.End.Sub(last.End) <= settle {
+			return true
+		}
+		last = p
+		return false
+	})
+}
+
+// isWide reports whether a gang uses several nodes at once.
+func isWide(pods []*Pod) bool {
+	for i, p := range pods {
+		beside := func(q *Pod) bool {
+			return q.Node != p.Node && !q.endedBefore(p.Start) && !p.endedBefore(q.Start)
+		}
+		if slices.ContainsFunc(pods[i+1:], beside) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Pod) endedBefore(at time.Time) bool { return !p.End.IsZero() && p.End.Before(at) }
+
+// ranWell reports whether a pod ran for an hour before a failure of its gang: what is left of a gang then may wait.
+func (p *Pod) ranWell(failures []Pod, now time.Time) bool {
+	if !p.End.IsZero() {
+		now = p.End
+	}
+	for i := range failures {
+		if at := failures[i].End; at.After(p.Start) && at.Before(now) {
+			now = at
+		}
+	}
+	return now.Sub(p.Start) >= provenAfter
+}
+
+// attempt returns the failed run of a gang whose first failure is a pod's; nil if it says nothing about a node, since
+// the gang had run well.
+func (m *Memory) attempt(pods []*Pod, first *Pod) *attempt {
+	a := &attempt{Evidence: Evidence{Gang: first.Gang, Time: wellknown.Moment(first.End), Reason: first.Failure}}
+	whole, nodes := first.Start, map[string]bool{}
+	for _, p := range pods {
+		if p.Start.After(first.End) || p.endedBefore(first.End) {
+			continue
+		}
+		if p.Start.After(whole) {
+			whole = p.Start
+		}
+		nodes[p.Node] = true
+	}
+	a.nodes = slices.Sorted(maps.Keys(nodes))
+	var ill []string
+	for _, node := range a.nodes {
+		near := func(f Fault) bool { return f.Since.Sub(first.End).Abs() <= faultNear }
+		if i := slices.IndexFunc(m.faults[node], near); i >= 0 {
+			ill, a.Reason = append(ill, node), m.faults[node][i].Reason
+		}
+	}
+	switch {
+	case len(ill) > 0:
+		a.nodes, a.own = ill, true
+	case first.End.Sub(whole) >= provenAfter:
+		return nil
+	}
+	a.Of = len(a.nodes)
+	return a
+}
+
+// failsEverywhere reports whether a gang failed in two places without a common node: its code fails.
+func failsEverywhere(attempts []attempt) bool {
+	runs, on, most := 0, map[string]int{}, 0
+	for i := range attempts {
+		if attempts[i].own {
+			continue
+		}
+		runs++
+		for _, node := range attempts[i].nodes {
+			on[node]++
+			most = max(most, on[node])
+		}
+	}
+	return most < runs
+}
