@@ -144,7 +144,9 @@ type metadata struct {
 }
 
 // patchNode merges a patch into the Node. What was written is known when it returns.
-func (c *Client) patchNode(ctx context.Context, kind types.PatchType, body map[string]any, subresources ...string) error {
+func (c *Client) patchNode(
+	ctx context.Context, kind types.PatchType, body map[string]any, subresources ...string,
+) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err

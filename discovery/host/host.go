@@ -250,9 +250,11 @@ const debounce = 200 * time.Millisecond
 
 // Run keeps the machine current until ctx ends, and then returns nil: a scan at
 // the start, after kernel events, when a release of the drivers begins or ends,
-// and every Interval. The latter reads the GPUs and what else changes without an event, and all every [readEvery]. Where the kernel gives no events (another system, no
-// permission), the interval is all there is; that is logged once. It returns a
-// gpu.ErrRestart when a driver was upgraded under this process.
+// and every Interval. The latter reads the GPUs and what else changes without an
+// event, and all of the machine every [readEvery]. Where the kernel gives no events
+// (another system, no permission), the interval is all there is, each scan reads
+// all, and that is logged once. It returns a gpu.ErrRestart when a driver was
+// upgraded under this process.
 func (h *Host) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events := notify.New()

@@ -27,9 +27,9 @@ type still struct {
 	readAgain time.Time
 }
 
-// withoutGPUs returns the machine without GPUs: as it was last read if that is asked for, lately, and what changes
-// without a kernel event is the same. Most of sysfs describes what was built in, and a port's attributes are questions to
-// the adapter's firmware. The caller may append to the lists.
+// withoutGPUs returns the machine without GPUs: as it was last read if quick is set, it was read lately, and what
+// changes without a kernel event is the same. Most of sysfs describes what was built in, and a port's attributes are
+// questions to the adapter's firmware. The caller may append to the lists.
 func (h *Host) withoutGPUs(ctx context.Context, quick bool) *machine.Machine {
 	now, known := time.Now(), h.still.machine
 	moving, err := h.moved(ctx, cmp.Or(known, &machine.Machine{}).HCAs)

@@ -31,7 +31,7 @@ func TestQuickScan(t *testing.T) {
 			{port + "rate", "100 Gb/sec (4X EDR)", func(p *machine.Port) bool { return *p.RateGbps == 100 }},
 			{port + "sm_lid", "0x0", func(p *machine.Port) bool { return p.SMLID == 0 }},
 			{port + "lid", "0x99", func(p *machine.Port) bool { return p.LID == 0x99 }},
-			{"sys/class/net/ib3/operstate", "dormant", func(p *machine.Port) bool { return p.Netdevs[0].OperState == "dormant" }},
+			{"sys/class/net/ib3/operstate", "up", func(p *machine.Port) bool { return p.Netdevs[0].OperState == "up" }},
 		} {
 			tree.Write(tt.file, tt.text)
 			if m := scan(); !tt.seen(&m.HCAs[3].Ports[0]) {

@@ -61,9 +61,9 @@ const (
 )
 
 // saveMemory trades processor time for memory. A daemon of a node waits most of the time,
-// and makes little garbage, in bursts: a smaller heap costs it little. The runtime would keep memory that the start or a burst took for
-// minutes, and a scheduler with caches for every CPU. GOGC and GOMAXPROCS in the
-// environment win. No daemon serves a heap profile, so none is taken.
+// and makes little garbage, in bursts: a smaller heap costs it little. The runtime would
+// keep memory that the start or a burst took for minutes, and a scheduler with caches for
+// every CPU. GOGC and GOMAXPROCS in the environment win. No daemon serves a heap profile, so none is taken.
 func saveMemory() {
 	runtime.MemProfileRate = 0
 	if os.Getenv("GOMAXPROCS") == "" {
