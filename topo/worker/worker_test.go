@@ -152,6 +152,21 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
+// The creation of an object is its first heartbeat.
+func TestANewObjectIsWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.created = metav1.Now()
+		b.round(t)
+		<-time.After(v1alpha1.HeartbeatInterval - beatSpread - time.Minute)
+		b.round(t)
+		b.counts(t, "before an hour", 1, 0)
+		<-time.After(beatSpread + time.Minute)
+		b.round(t)
+		b.counts(t, "after an hour", 1, 1)
+	})
+}
+
 func TestWhatOthersDoToTheObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
