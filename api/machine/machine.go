@@ -133,6 +133,21 @@ type PCIFunction struct {
 	// current_link_speed and current_link_width; empty and 0 where the kernel does not report it.
 	LinkSpeed string `json:"linkSpeed,omitempty"`
 	LinkWidth int    `json:"linkWidth,omitempty"`
+	// MaxLinkSpeed and MaxLinkWidth are the most that the function and the port above it both offer
+	// (max_link_speed, max_link_width): what the slot allows. Empty and 0 where either is unknown, and
+	// below a virtual port, which is not the slot.
+	MaxLinkSpeed string `json:"maxLinkSpeed,omitempty"`
+	MaxLinkWidth int    `json:"maxLinkWidth,omitempty"`
+}
+
+// SpeedGTs parses a link speed such as "32.0 GT/s PCIe" into GT/s; 0 if it is unknown.
+func SpeedGTs(speed string) float64 {
+	number, _, _ := strings.Cut(speed, " ")
+	gts, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(gts > 0 && gts < 1e6) {
+		return 0
+	}
+	return gts
 }
 
 // PassedThrough reports whether the function was given to virtual machines: it is bound to

@@ -16,7 +16,7 @@ const (
 	// is withdrawn, waits for a pod as a probe, or stays in service.
 	ConditionRejects = "HeddleRejectsPods"
 	// ConditionFabric of heddle-topo-master: True while every known cable is where it
-	// belongs; Unknown while no switch behind the node's ports is known.
+	// belongs and no link is degraded; Unknown while no switch behind the node's ports is known.
 	ConditionFabric = "HeddleFabric"
 )
 
@@ -133,6 +133,8 @@ const (
 	EventDuplicateGUID = "DuplicateGUID"
 	// EventPathContradicts: a path contradicts what most others of its group report.
 	EventPathContradicts = "PathContradicts"
+	// EventLinkDegraded: a link has been worse than its limit in several readings; the limit and its source.
+	EventLinkDegraded = "LinkDegraded"
 	// EventFabricFinding: a finding without another reason.
 	EventFabricFinding = "FabricFinding"
 )

@@ -80,7 +80,7 @@ func TestScanDGX(t *testing.T) {
 	wantPCI := machine.PCIFunction{
 		Address: "0000:33:00.0", Class: "0x030200", Vendor: "0x10de", Device: "0x2330", Driver: "nvidia", NUMA: new(0),
 		CPUs: "0-55,112-167", Root: "pci0000:30", Upstream: []string{"0000:30:01.0", "0000:31:00.0", "0000:32:00.0"},
-		LinkSpeed: "32.0 GT/s PCIe", LinkWidth: 16,
+		LinkSpeed: "32.0 GT/s PCIe", LinkWidth: 16, MaxLinkSpeed: "32.0 GT/s PCIe", MaxLinkWidth: 16,
 	}
 	if diff := cmp.Diff(wantPCI, *m.Function("0000:33:00.0")); diff != "" {
 		t.Errorf("PCI function (-want +got):\n%s", diff)

@@ -1,7 +1,7 @@
 // Package rdma reads the kernel's RDMA devices: ports, GUIDs, device nodes and
 // the network devices on them.
 //
-// What it reports is sysfs'. RDMA netlink adds the network namespace mode. The package
+// What it reports is sysfs'. RDMA netlink adds the network namespace mode, ethtool's ioctls counters. The package
 // changes nothing: no link is set up, no device opened. A device with firmware that does
 // not answer keeps its last good values and holds up no other.
 package rdma

@@ -83,6 +83,9 @@ const (
 	DeviceDataDirect = "0x2100"
 
 	vendorAlibaba = "0x1ded"
+	vendorNVIDIA  = "0x10de"
+	vendorRedHat  = "0x1b36"
+	vendorVMware  = "0x15ad"
 	deviceERDMA   = "0x107f"
 )
 
@@ -139,7 +142,33 @@ func (f FS) function(address, class string, note func(reason string)) (machine.P
 	if n := len(place.Functions); n > 0 {
 		fn.Upstream = place.Functions[:n-1]
 	}
+	f.capability(dir, &fn)
 	return fn, nil
+}
+
+// capability reads what both ends of a function's link offer.
+func (f FS) capability(dir string, fn *machine.PCIFunction) {
+	n := len(fn.Upstream)
+	if fn.LinkWidth == 0 || n == 0 {
+		return
+	}
+	above := fn.Upstream[n-1]
+	// QEMU's and VMware's ports have made-up capabilities; a GPU below its maker's own port is not in a slot (Grace).
+	// Both ends of a real link have the same width.
+	switch vendor := f.Text(pciDevices + above + "/vendor"); {
+	case parseLinkWidth(f.Text(pciDevices+above+"/current_link_width")) != fn.LinkWidth,
+		vendor == vendorRedHat, vendor == vendorVMware, vendor == vendorNVIDIA && fn.Vendor == vendorNVIDIA:
+		return
+	}
+	speed, portSpeed := linkSpeed(f.Text(dir+"/max_link_speed")), linkSpeed(f.Text(pciDevices+above+"/max_link_speed"))
+	if machine.SpeedGTs(portSpeed) < machine.SpeedGTs(speed) {
+		speed = portSpeed
+	}
+	width := parseLinkWidth(f.Text(dir + "/max_link_width"))
+	width = min(width, parseLinkWidth(f.Text(pciDevices+above+"/max_link_width")))
+	if width > 0 {
+		fn.MaxLinkSpeed, fn.MaxLinkWidth = speed, width
+	}
 }
 
 // linkSpeed drops the kernel's word for "no link".

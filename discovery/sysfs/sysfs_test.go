@@ -120,6 +120,46 @@ func TestPCIOfInterest(t *testing.T) {
 
 // A bus as large as those of machines with many virtual functions, with links
 // that lead in circles.
+// A link can do what both of its ends can; a port that is not the slot shows nothing.
+func TestLinkCapability(t *testing.T) {
+	for _, tt := range []struct {
+		name, port, portSpeed, portWidth string
+		speed                            string
+		width                            int
+	}{
+		{"as fast as its port", "0x8086", "32.0 GT/s PCIe", "16", "32.0 GT/s PCIe", 16},
+		{"a slower slot", "0x8086", "16.0 GT/s PCIe", "16", "16.0 GT/s PCIe", 16},
+		{"a narrow slot", "0x8086", "32.0 GT/s PCIe", "8", "32.0 GT/s PCIe", 8},
+		{"a faster slot", "0x8086", "64.0 GT/s PCIe", "32", "32.0 GT/s PCIe", 16},
+		{"a port without a link", "0x8086", "Unknown", "255", "", 0},
+		{"a port of QEMU", "0x1b36", "16.0 GT/s PCIe", "32", "", 0},
+		{"a port of VMware", "0x15ad", "2.5 GT/s PCIe", "32", "", 0},
+		{"a port with another link", "0x1234", "32.0 GT/s PCIe", "16", "", 0},
+		{"a port of the GPU's maker", "0x10de", "16.0 GT/s PCIe", "1", "", 0},
+	} {
+		tree := sysfstest.New(t)
+		const port = "pci0000:10/0000:10:01.0"
+		dir := tree.PCI(sysfstest.Function{Path: port, Class: "0x060400", Vendor: tt.port, Device: "0x352a"})
+		width := map[bool]string{true: "4", false: "8"}[tt.port == "0x1234"]
+		tree.Attributes(dir, map[string]string{
+			"max_link_speed": tt.portSpeed, "max_link_width": tt.portWidth, "current_link_width": width,
+		})
+		dir = tree.PCI(sysfstest.Function{
+			Path: port + "/0000:11:00.0", Class: "0x030200", Vendor: "0x10de", Device: "0x2330",
+			Speed: "2.5 GT/s PCIe", Width: "8",
+		})
+		tree.Attributes(dir, map[string]string{"max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16"})
+		functions, skipped, err := New(tree.Sys()).PCI(nil, nil)
+		if err != nil || len(skipped) > 0 || len(functions) != 1 {
+			t.Fatalf("%s: %+v, %+v, %v", tt.name, functions, skipped, err)
+		}
+		f := functions[0]
+		if f.MaxLinkSpeed != tt.speed || f.MaxLinkWidth != tt.width || f.LinkWidth != 8 {
+			t.Errorf("%s: %q x%d, want %q x%d", tt.name, f.MaxLinkSpeed, f.MaxLinkWidth, tt.speed, tt.width)
+		}
+	}
+}
+
 func TestLargeBus(t *testing.T) {
 	const count = 10000
 	tree := sysfstest.New(t)

@@ -21,15 +21,21 @@ import (
 // startTopoMaster runs a heddle-topo-master on the host until the test ends, and waits until it is ready.
 func (b *bed) startTopoMaster(t *testing.T, name string, port int, args ...string) {
 	t.Helper()
-	binary, err := b.installer.Build(t.Context(), "heddle-topo-master")
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	b.startDaemon(t, "heddle-topo-master", address, append([]string{
+		"--kubeconfig", b.Kubeconfig(), "--listen", address, "--namespace", "default",
+	}, args...), "POD_NAME="+name)
+}
+
+// startDaemon runs a program on the host until the test ends, and waits until it is ready at an address.
+func (b *bed) startDaemon(t *testing.T, name, address string, args []string, env ...string) {
+	t.Helper()
+	binary, err := b.installer.Build(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := fmt.Sprintf("127.0.0.1:%d", port)
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, append([]string{
-		"--kubeconfig", b.Kubeconfig(), "--listen", address, "--namespace", "default",
-	}, args...)...)
-	cmd.Env = append(os.Environ(), "POD_NAME="+name)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, args...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {

@@ -20,7 +20,7 @@ type Function struct {
 	Driver string
 	// PhysFn, unless empty, is the path of the physical function.
 	PhysFn string
-	// Speed and Width are the link's; empty for none.
+	// Speed and Width are the link's, as fast and wide as it can be; empty for none.
 	Speed, Width string
 }
 
@@ -34,6 +34,7 @@ func (t *Tree) PCI(f Function) string {
 	})
 	if f.Speed != "" {
 		t.Attributes(dir, map[string]string{"current_link_speed": f.Speed, "current_link_width": f.Width})
+		t.Attributes(dir, map[string]string{"max_link_speed": f.Speed, "max_link_width": f.Width})
 	}
 	if f.Driver != "" {
 		t.Dir("sys/bus/pci/drivers/" + f.Driver)

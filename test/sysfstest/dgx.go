@@ -29,6 +29,7 @@ func dgxSwitch(t *Tree, n, node int, cpus string) {
 	port := fmt.Sprintf("pci0000:%02x/0000:%02x:01.0", bus, bus)
 	up := fmt.Sprintf("%s/0000:%02x:00.0", port, bus+1)
 	bridge := Function{Class: "0x060400", Vendor: "0x1000", Device: "0xc030", NUMA: node, CPUs: cpus, Driver: "pcieport"}
+	bridge.Speed, bridge.Width = "32.0 GT/s PCIe", "16"
 	for _, path := range []string{port, up} {
 		bridge.Path = path
 		t.PCI(bridge)

@@ -11,7 +11,7 @@ import (
 // Fault is the sort of a finding.
 type Fault string
 
-// The faults. All but Unseen make a node Degraded.
+// The faults. All but Unseen and Degraded make a node Degraded.
 const (
 	// Miscabled is a port on another leaf than its group's for that rail.
 	Miscabled Fault = "miscabled"
@@ -25,6 +25,8 @@ const (
 	BadPath Fault = "path"
 	// Unseen is an active port without a known switch.
 	Unseen Fault = "unseen"
+	// Degraded is a link that works worse than its limit, by the node's own readings.
+	Degraded Fault = "degraded-link"
 )
 
 // Switch is the end of a cable.
@@ -53,6 +55,10 @@ type Finding struct {
 	Found    Switch `json:"found,omitzero"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
+	// What is the measure of a Degraded link, Limit its limit with the limit's source, Value the value read last.
+	What  string `json:"what,omitempty"`
+	Limit string `json:"limit,omitempty"`
+	Value string `json:"value,omitempty"`
 	// Since is the start of the port's current state, by the node's clock: the time when the link went down or the
 	// cable was misplaced. Zero if the report does not contain it, as for states older than the worker and for findings
 	// without a port.
@@ -71,7 +77,7 @@ func compareFindings(a, b Finding) int {
 	return cmp.Or(
 		strings.Compare(a.Node, b.Node), cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane),
 		strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(string(a.Kind), string(b.Kind)),
-		strings.Compare(a.Other, b.Other),
+		strings.Compare(a.Other, b.Other), strings.Compare(a.What, b.What),
 	)
 }
 
@@ -88,6 +94,8 @@ func (f *Finding) Subject() string {
 		return ""
 	case device == "":
 		return rail
+	case f.Kind == Degraded && f.HCA == "":
+		return "GPU " + device
 	case f.Port > 0:
 		return fmt.Sprintf("%s port %d (%s)", device, f.Port, rail)
 	default:
@@ -112,6 +120,11 @@ func (f *Finding) Sentence() string {
 		return f.Subject() + " has the GUID of an HCA of node " + f.Other
 	case Unseen:
 		return f.Subject() + " is active, and its switch is not known" + expected
+	case Degraded:
+		if strings.HasPrefix(f.What, "pcie-") {
+			return f.Subject() + " is degraded: " + f.What + " below " + f.Limit
+		}
+		return f.Subject() + " is degraded: " + f.What + " above the limit, " + f.Limit
 	case BadPath:
 		if f.Other != "" {
 			return "most other nodes of " + f.Other + " report another group above it"

@@ -23,6 +23,14 @@ func TestSentence(t *testing.T) {
 		{fabric.Finding{Kind: fabric.Duplicate, HCA: "mlx5_3", Port: 1, Rail: 3, Other: "n2"}, "mlx5_3 port 1 (rail 3) has the GUID of an HCA of node n2"},
 		{fabric.Finding{Kind: fabric.Unseen, HCA: "mlx5_3", Port: 1, Rail: 3}, "mlx5_3 port 1 (rail 3) is active, and its switch is not known"},
 		{fabric.Finding{Kind: fabric.BadPath, Other: "box-1"}, "most other nodes of box-1 report another group above it"},
+		{
+			fabric.Finding{Kind: fabric.Degraded, HCA: "mlx5_3", Port: 1, Rail: 3, What: "symbol-errors", Limit: "1.0e-12 per bit (IBTA)"},
+			"mlx5_3 port 1 (rail 3) is degraded: symbol-errors above the limit, 1.0e-12 per bit (IBTA)",
+		},
+		{
+			fabric.Finding{Kind: fabric.Degraded, ID: "GPU-1", What: "pcie-width", Limit: "x16 (PCIe)"},
+			"GPU GPU-1 is degraded: pcie-width below x16 (PCIe)",
+		},
 		{fabric.Finding{Kind: fabric.BadPath}, "the reported path contradicts the levels"},
 	} {
 		if got := tt.finding.Sentence(); got != tt.want {

@@ -102,6 +102,7 @@ func (n *node) findings(known *symbols) []Finding {
 		}
 		out = append(out, f)
 	}
+	out = append(out, n.Report.degraded(n.Name)...)
 	if len(out) > cabling {
 		sortFindings(out)
 	}

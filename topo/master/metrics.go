@@ -99,6 +99,7 @@ func countElements(s *snapshot.Snapshot) (groups map[string]int, findings map[fa
 	}
 	findings = map[fabric.Fault]int{
 		fabric.Miscabled: 0, fabric.Dead: 0, fabric.Missing: 0, fabric.Duplicate: 0, fabric.BadPath: 0, fabric.Unseen: 0,
+		fabric.Degraded: 0,
 	}
 	for _, e := range s.Tree.All() {
 		if e.Kind != v1alpha1.KindNode {

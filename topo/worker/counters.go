@@ -30,7 +30,8 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 			due = false
 		}
 	}
-	now, ok := in.counters.Of(rdma.PortID{HCA: r.HCA, Port: int(r.Port)})
+	reading, ok := in.counters.Of(portID(r))
+	now := reading.Counters
 	var was v1alpha1.Counters
 	if before != nil {
 		was = *before
@@ -42,6 +43,10 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 	now.BitErrorRate = bitErrorRate(before, now.SymbolErrors, r.RateGbps, in.now)
 	now.Time = metav1.NewTime(in.now.UTC().Truncate(time.Second))
 	return &now
+}
+
+func portID(r *v1alpha1.Rail) rdma.PortID {
+	return rdma.PortID{HCA: r.HCA, Port: int(r.Port), Netdev: r.Netdev}
 }
 
 // bitErrorRate computes the rate since an earlier reading, over a link with that many Gb/s; empty

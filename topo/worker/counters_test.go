@@ -28,7 +28,7 @@ func TestCounters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
 		b.machine.HCAs[0].Ports[0].RateGbps = new(400.0)
-		counters := rdma.NewCounters(tree.Sys())
+		counters := rdma.NewCounters(tree.Sys(), rdma.CountersEvery)
 		pass := func() {
 			t.Helper()
 			counters.Scan()

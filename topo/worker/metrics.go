@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/rdma"
 )
 
 // Metrics are the worker's figures, and what /healthz and /readyz answer.
@@ -18,6 +20,7 @@ type Metrics struct {
 	ports                           *prometheus.GaugeVec
 	skipped                         prometheus.Gauge
 	stale                           *prometheus.GaugeVec
+	degraded, traffic               *prometheus.GaugeVec
 
 	// lastBeat is the start of the last round, by the monotonic clock.
 	lastBeat atomic.Pointer[time.Time]
@@ -48,6 +51,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Namespace: "heddle", Subsystem: "topology", Name: "source_stale_since_timestamp_seconds",
 			Help: "Start of the silence of a source with an old answer in use, in seconds since 1970.",
 		}, []string{"source"}),
+		degraded: with.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "heddle", Subsystem: "topology", Name: "degraded_link",
+			Help: "1 for each end of a link that is worse than its limit.",
+		}, []string{"device", "port", "what"}),
+		traffic: with.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "heddle", Subsystem: "topology", Name: "port_congestion",
+			Help: "Transmit waits (ticks) and PFC pause frames of a port per second, between the last two readings.",
+		}, []string{"device", "port", "what"}),
 		skipped: with.NewGauge(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "skipped",
 			Help: "Devices and sources that the last pass could not read.",
@@ -83,5 +94,30 @@ func (m *Metrics) pass(spec *v1alpha1.NodeTopologySpec, took time.Duration) {
 	m.ports.Reset()
 	for i := range spec.Rails {
 		m.ports.WithLabelValues(cmp.Or(string(spec.Rails[i].Source), "none")).Inc()
+	}
+}
+
+func (m *Metrics) degradedLinks(found []v1alpha1.DegradedLink) {
+	m.degraded.Reset()
+	for i := range found {
+		f := &found[i]
+		m.degraded.WithLabelValues(cmp.Or(f.Netdev, f.HCA, f.ID), strconv.Itoa(int(f.Port)), f.What).Set(1)
+	}
+}
+
+// congestion shows what a port waited between two readings.
+func (m *Metrics) congestion(was, now *rdma.CounterScan) {
+	m.traffic.Reset()
+	for id, c := range now.Ports {
+		b, ok := was.Of(id)
+		if !ok {
+			continue
+		}
+		show := func(what string, n int64) {
+			m.traffic.WithLabelValues(cmp.Or(id.Netdev, id.HCA), strconv.Itoa(id.Port), what).
+				Set(float64(max(n, 0)) / now.Time.Sub(was.Time).Seconds())
+		}
+		show("transmit-waits", c.TransmitWaits-b.TransmitWaits)
+		show("pause-frames", c.Pauses-b.Pauses)
 	}
 }

@@ -66,7 +66,9 @@ type input struct {
 	// now is the time of the pass.
 	now time.Time
 	// counters are nil where ports are replayed.
-	counters *rdma.Counters
+	counters *rdma.CounterScan
+	// degraded are the links that are degraded.
+	degraded []v1alpha1.DegradedLink
 }
 
 type answer struct {
@@ -108,7 +110,9 @@ func merge(in input) v1alpha1.NodeTopologySpec {
 		r.Since, r.Counters = in.since(&r), in.counted(&r)
 		spec.Rails = append(spec.Rails, r)
 		in.explain(&r, skip)
+		in.full(&r, skip)
 	}
+	spec.DegradedLinks = in.degradedLinks()
 	mergePath(&in, &spec, skip)
 	spec.Stale = in.stale(&spec)
 	slices.SortFunc(spec.Rails, func(a, b v1alpha1.Rail) int {

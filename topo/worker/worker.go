@@ -21,6 +21,7 @@ import (
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/internal/notify"
+	"github.com/heddle-dev/heddle/topo/links"
 )
 
 // Machines is the source of machines: discovery/host or discovery/replay.
@@ -67,6 +68,9 @@ type Worker struct {
 	labels  map[string]string
 	// labelsAt is the time when labels were read.
 	labelsAt time.Time
+	// links follows the readings of counters, scan is the last one; nil before the first.
+	links *links.Tracker
+	scan  *rdma.CounterScan
 }
 
 // New returns a Worker; Run starts it.
@@ -153,8 +157,9 @@ const labelsEvery = 5 * time.Minute
 func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTopologySpec {
 	began := time.Now()
 	m := c.WithRoles(c.WithoutExcluded(w.Machines.Machine()))
-	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began, counters: w.Counters}
+	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began, counters: w.Counters.Last()}
 	in.ports, in.omitted = Ports(m, w.memory.Rails)
+	in.degraded = w.followLinks(&in)
 	passing, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
 	q := Query{

@@ -93,6 +93,12 @@ type NodeTopologySpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Stale []StaleSource `json:"stale,omitempty"`
+	// DegradedLinks lists the links that work worse than their limits, sorted by id, port, netdev
+	// and what.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	DegradedLinks []DegradedLink `json:"degradedLinks,omitempty"`
 }
 
 // StaleSource is a source with an old answer in use.
@@ -181,7 +187,7 @@ type NodeTopologyStatus struct {
 
 // Finding describes one fault of a node's cables.
 type Finding struct {
-	// Kind is miscabled, dead, missing, duplicate or path.
+	// Kind is miscabled, dead, missing, duplicate, path or degraded-link.
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Kind string `json:"kind"`

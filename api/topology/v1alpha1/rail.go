@@ -154,6 +154,17 @@ type Counters struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ICRCErrors int64 `json:"icrcErrors,omitempty"`
+	// CRCErrors is statistics/rx_crc_errors of the network device, of Ethernet alone: frames that
+	// arrived damaged.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	CRCErrors int64 `json:"crcErrors,omitempty"`
+	// FECErrors is the number of errors that forward error correction could not correct, by the
+	// driver's statistics of the network device (ethtool -S), of Ethernet alone: symbols
+	// (rx_pcs_symbol_err_phy of mlx5) or blocks (rx_fec_uncorrectable_blocks of bnxt_en).
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	FECErrors int64 `json:"fecErrors,omitempty"`
 	// BitErrorRate is the ratio of symbol errors to bits on the link between the previous reading
 	// and this one, such as 2.5e-13; absent without errors, and in a first reading. The bits are
 	// the link's rate times the time: an idle link carries bits too. With FEC, as with HDR and
@@ -162,6 +173,51 @@ type Counters struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9](\.[0-9])?e[+-][0-9]+$`
 	BitErrorRate string `json:"bitErrorRate,omitempty"`
+	// Time is the time of the reading, by the worker's clock.
+	Time metav1.Time `json:"time"`
+}
+
+// DegradedLink is one end of a link that has been worse than its limit in several readings.
+type DegradedLink struct {
+	// HCA is the RDMA device's name: mlx5_0. Empty for the link of a GPU.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
+	HCA string `json:"hca,omitempty"`
+	// ID is the HCA's identity, as in [Rail], or the UUID of a GPU.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^\PC*$`
+	ID string `json:"id"`
+	// Port is the HCA's port number; absent for a PCIe link.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
+	Port int32 `json:"port,omitempty"`
+	// Netdev is the slave under a LAG that this entry is about.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
+	Netdev string `json:"netdev,omitempty"`
+	// What is the measure: symbol-errors, receive-errors, icrc-errors, crc-errors, fec-errors,
+	// link-downs, link-error-recoveries, pcie-width or pcie-speed.
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[a-z-]+$`
+	What string `json:"what"`
+	// Value is the measure in the reading at Time, Limit the limit, both with their unit: 3.1e-11
+	// per bit; x8. Value is written at most once an hour.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
+	Value string `json:"value"`
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
+	Limit string `json:"limit"`
+	// Source is the origin of the limit: IBTA.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
+	Source string `json:"source"`
+	// Since is the beginning of the first reading above the limit, by the worker's clock.
+	Since metav1.Time `json:"since"`
 	// Time is the time of the reading, by the worker's clock.
 	Time metav1.Time `json:"time"`
 }

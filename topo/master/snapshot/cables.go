@@ -93,7 +93,7 @@ func Reason(kind string) string {
 	reasons := map[fabric.Fault]string{
 		fabric.Miscabled: wellknown.EventCableMisplaced, fabric.Dead: wellknown.EventLinkDown,
 		fabric.Missing: wellknown.EventPortMissing, fabric.Duplicate: wellknown.EventDuplicateGUID,
-		fabric.BadPath: wellknown.EventPathContradicts,
+		fabric.BadPath: wellknown.EventPathContradicts, fabric.Degraded: wellknown.EventLinkDegraded,
 	}
 	return cmp.Or(reasons[fabric.Fault(kind)], wellknown.EventFabricFinding)
 }

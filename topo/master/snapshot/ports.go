@@ -96,7 +96,9 @@ type portSearch struct {
 func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTopologySpec) {
 	one := Port{Node: e.Name, Status: e.Status, Group: group, NVLinkDomain: spec.NVLinkDomain, Foreign: !p.nodes[e]}
 	one.Foreign = one.Foreign && p.query.Group != ""
-	rest := slices.DeleteFunc(slices.Clone(e.Findings), func(f fabric.Finding) bool { return f.Kind == fabric.BadPath })
+	rest := slices.DeleteFunc(slices.Clone(e.Findings), func(f fabric.Finding) bool {
+		return f.Kind == fabric.BadPath || f.Kind == fabric.Degraded
+	})
 	for i := range spec.Rails {
 		r := &spec.Rails[i]
 		if r.Role != string(machine.RoleFabric) {
@@ -107,6 +109,8 @@ func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTo
 		if at := slices.IndexFunc(rest, about); at >= 0 {
 			one.Finding = new(rest[at])
 			rest = slices.Delete(rest, at, at+1)
+		} else if at := slices.IndexFunc(e.Findings, about); at >= 0 { // Degraded.
+			one.Finding = new(e.Findings[at])
 		}
 		p.put(&one)
 	}

@@ -59,6 +59,11 @@ func TestPorts(t *testing.T) {
 	f.Nodes[2].Spec.Rails = f.Nodes[2].Spec.Rails[:1]
 	dead := &f.Nodes[3].Spec.Rails[0]
 	dead.LinkState, dead.Switch, dead.SwitchPort = v1alpha1.LinkDown, nil, ""
+	// A degraded link is the finding of a port without another; a GPU's is of no port.
+	for _, i := range []int{3, 4} {
+		spec := &f.Nodes[i].Spec
+		spec.DegradedLinks = []v1alpha1.DegradedLink{{ID: spec.Rails[0].ID, What: "pcie-width"}, {ID: "GPU-1", What: "pcie-width"}}
+	}
 	s := portsOf(t, f)
 	for _, tt := range []struct {
 		name  string
@@ -78,7 +83,7 @@ func TestPorts(t *testing.T) {
 		{"an uplink", snapshot.PortQuery{Switch: f.Leaf(0, 1, 0).ID, SwitchPort: "34"}, nil, 1},
 		{"a group, and who else is on its leaves", snapshot.PortQuery{Kind: "leaf", Group: "leaf-g1-rail0-plane0"}, []string{
 			"node000001 rail 1 on leaf-g1-rail1-plane0 64, miscabled, expected leaf-g0-rail1-plane0, foreign",
-			"node000004 rail 0 on leaf-g1-rail0-plane0 1", "node000004 rail 1 on leaf-g1-rail1-plane0 1",
+			"node000004 rail 0 on leaf-g1-rail0-plane0 1, degraded-link, expected ", "node000004 rail 1 on leaf-g1-rail1-plane0 1",
 			"node000005 rail 0 on leaf-g1-rail0-plane0 2", "node000005 rail 1 on leaf-g1-rail1-plane0 2",
 			"node000006 rail 0 on leaf-g1-rail0-plane0 3", "node000006 rail 1 on leaf-g1-rail1-plane0 3",
 			"node000007 rail 0 on leaf-g1-rail0-plane0 4", "node000007 rail 1 on leaf-g1-rail1-plane0 4",

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -251,6 +252,16 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 	if !known && active {
 		l.problem(topoWorker, "docs/concepts/topology.md lists what each source needs.",
 			"knows the switch behind none of the node's active ports: the node is in no group")
+	}
+	for i := range nt.Spec.DegradedLinks {
+		d := &nt.Spec.DegradedLinks[i]
+		name := cmp.Or(d.Netdev, d.HCA, "GPU "+d.ID)
+		if d.Port > 0 {
+			name += fmt.Sprintf(" port %d", d.Port)
+		}
+		l.problem("link of "+name, "docs/operate/slow-link.md has what to do.",
+			"is degraded since %s: %s is %s, the limit is %s (%s)",
+			rfc3339(d.Since.Time), d.What, d.Value, d.Limit, d.Source)
 	}
 	var ports group // Eight rails have one reason.
 	for _, s := range nt.Spec.Skipped {

@@ -47,7 +47,7 @@ func cablingTable(t *snapshot.Topology) (table string, problems int) {
 	rows := [][]string{{"NODE", "WHAT", "RAIL", "HCA", "AGE", "EXPECTED", "FOUND"}}
 	for i := range t.Findings {
 		f := &t.Findings[i]
-		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), cli.Age(f.Since), end(f.Expected), found(f)})
+		rows = append(rows, []string{f.Node, string(f.Kind), rail(f), hca(f), cli.Age(f.Since), expected(f), found(f)})
 		if f.Kind != fabric.Unseen {
 			problems++
 		}
@@ -64,7 +64,7 @@ func cablingTable(t *snapshot.Topology) (table string, problems int) {
 
 // rail returns "3", or "3/1" on plane 1.
 func rail(f *fabric.Finding) string {
-	if f.Kind == fabric.BadPath {
+	if f.Kind == fabric.BadPath || f.Kind == fabric.Degraded && f.HCA == "" {
 		return ""
 	}
 	if f.Plane > 0 {
@@ -74,15 +74,28 @@ func rail(f *fabric.Finding) string {
 }
 
 func hca(f *fabric.Finding) string {
-	if f.HCA == "" {
+	switch {
+	case f.HCA == "":
 		return f.ID
+	case f.Port == 0:
+		return f.HCA
 	}
 	return fmt.Sprintf("%s:%d", f.HCA, f.Port)
+}
+
+// expected returns the switch that a cable belongs on, or the limit of a link.
+func expected(f *fabric.Finding) string {
+	if f.Kind == fabric.Degraded {
+		return f.What + " " + f.Limit
+	}
+	return end(f.Expected)
 }
 
 // found returns the device at the other end, or what contradicts the port.
 func found(f *fabric.Finding) string {
 	switch {
+	case f.Kind == fabric.Degraded:
+		return f.Value
 	case f.Kind == fabric.Duplicate:
 		return "the GUID is that of node " + f.Other + " too"
 	case f.Kind == fabric.BadPath && f.Other != "":

@@ -44,6 +44,7 @@ type options struct {
 	program.Host
 	clusterManagerSecret, mkeySecret, metricsAddress string
 	dryRun                                           bool
+	countersInterval                                 time.Duration
 }
 
 // Register implements [program.Daemon].
@@ -54,6 +55,8 @@ func (o *options) Register(fs *flag.FlagSet) {
 		"directory with the files user, password and perhaps ca.crt of a Secret; empty: no authentication")
 	fs.StringVar(&o.mkeySecret, "m-key-secret", "",
 		"directory with the M_Keys of InfiniBand fabrics: the file default, or one of the subnet's prefix; empty: none")
+	fs.DurationVar(&o.countersInterval, "counters-interval", rdma.CountersEvery,
+		"time between two readings of the ports' error counters, at least 1s")
 	fs.BoolVar(&o.dryRun, "dry-run", false,
 		"wait until every source has answered, print the NodeTopology, write nothing, and exit")
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":9103", "address of /metrics, /healthz and /readyz; empty: none")
@@ -111,7 +114,7 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		open := func(device string) (*ib.UMAD, error) {
 			return ib.OpenUMAD(filepath.Join(o.DevRoot, "infiniband", filepath.Base(device)))
 		}
-		wo.Counters = rdma.NewCounters(o.SysfsRoot)
+		wo.Counters = rdma.NewCounters(o.SysfsRoot, max(o.countersInterval, time.Second))
 		p.runners = append(p.runners, wo.Counters)
 		wo.Sources = append(wo.Sources, ib.New(open, o.mkeySecret, wo.Changed), p.frames)
 	}

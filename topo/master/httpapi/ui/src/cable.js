@@ -44,7 +44,8 @@ export function errors(p) {
   const c = p.counters ?? {};
   const rate = c.bitErrorRate ? [`bit error rate ${c.bitErrorRate}`] : [];
   return [[c.symbolErrors, 'symbol error'], [c.linkDowns, 'link down'], [c.linkErrorRecoveries, 'link error recovery', 'link error recoveries'],
-    [c.receiveErrors, 'receive error'], [c.icrcErrors, 'damaged packet']]
+    [c.receiveErrors, 'receive error'], [c.icrcErrors, 'damaged packet'], [c.crcErrors, 'CRC error'],
+    [c.fecErrors, 'uncorrected FEC error']]
     .filter(([n]) => n).map(([n, one, many]) => count(n, one, many)).concat(rate);
 }
 
@@ -59,6 +60,7 @@ export function fields(p, { node, ends, ago }) {
     [p.linkState === 'Active' ? 'Is on' : 'Was on', p.switch ? ends(found(p)) : ''],
     ['Expected', f?.expected ? ends(f.expected) : ''],
     ['Also on', f?.other],
+    ['Degraded', f?.what ? `${f.what} ${f.value}, limit ${f.limit}` : ''],
     ['Errors', errors(p).length ? [errors(p).join(', '), ', read ', ago(p.counters.time), ' ago'] : ''],
     ['Known by', p.source],
     ['NVLink', p.nvlinkDomain],
@@ -68,6 +70,6 @@ export function fields(p, { node, ends, ago }) {
 /** title is the state of a cable as a line. */
 export function title(p) {
   const state = stateOf(p);
-  const status = { ok: 'ready', unknown: 'note', wrong: 'notready', missing: 'degraded', down: 'degraded', doubtful: 'degraded' }[state];
+  const status = p.finding?.what ? 'degraded' : { ok: 'ready', unknown: 'note', wrong: 'notready', missing: 'degraded', down: 'degraded', doubtful: 'degraded' }[state];
   return make('p', { class: 'state', 'data-s': status }, mark(status), p.finding ? faultName(p.finding.kind) : state === 'ok' ? 'As expected' : 'Not active');
 }

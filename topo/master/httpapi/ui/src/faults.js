@@ -33,7 +33,7 @@ export class Faults {
 
   show(faults, now) {
     this.#faults = faults;
-    const stamp = faults.map((f) => `${f.key}${f.note ?? ''}${f.finding?.found?.id ?? ''}${f.finding?.expected?.id ?? ''}${f.since ?? ''}`).join('|');
+    const stamp = faults.map((f) => `${f.key}${f.note ?? ''}${f.finding?.found?.id ?? ''}${f.finding?.expected?.id ?? ''}${f.finding?.value ?? ''}${f.since ?? ''}`).join('|');
     if (stamp !== this.#stamp || !faults.length) {
       this.#stamp = stamp;
       this.#draw(now);
@@ -128,6 +128,7 @@ export function ends(fault) {
   if (f.other) {
     return make('span', { class: 'ends' }, make('small', {}, f.kind === 'duplicate' ? 'also on ' : 'others report '), f.other);
   }
+  if (f.what) return make('span', { class: 'ends' }, make('small', {}, `${f.what} `), `${f.value}, limit ${f.limit}`);
   if (!f.expected && !f.found) return '';
   const part = (word, s, cls) => s && make('span', { class: cls }, make('small', {}, `${word} `), far(s));
   if (f.kind === 'miscabled') {

@@ -41,6 +41,7 @@ const FAULTS = [
   ['dead', 'Dead ports', 'dead port', 'dead ports'],
   ['missing', 'Missing rails', 'missing rail', 'missing rails'],
   ['miscabled', 'Mis-cabled ports', 'mis-cabled port', 'mis-cabled ports'],
+  ['degraded-link', 'Degraded links', 'degraded link', 'degraded links'],
   ['duplicate', 'Duplicate GUIDs', 'duplicate GUID', 'duplicate GUIDs'],
   ['path', 'Contradicting paths', 'contradicting path', 'contradicting paths'],
   ['source-stale', 'Silent sources', 'source silent', 'sources silent'],
@@ -79,6 +80,7 @@ export function advice(kind) {
     case 'dead': return 'The link is not active: cable, transceiver or switch port.';
     case 'missing': return 'Like nodes of the group have this rail, this one does not.';
     case 'miscabled': return 'The cable ends on another leaf than the group’s for that rail.';
+    case 'degraded-link': return 'The link works, worse than its limit: cable, transceiver or slot.';
     case 'duplicate': return 'Two nodes report the same HCA GUID.';
     case 'path': return 'The given path contradicts the levels or the other members.';
     case 'source-stale': return 'A cluster manager, a file or LLDP is silent; what it last reported stands. Not counted as a fault.';
@@ -115,6 +117,7 @@ export function gangsOf(node) {
 /** port names a finding's port on its node: "mlx5_3 rail 3". */
 export function port(f) {
   const device = f.hca ? (f.port > 1 ? `${f.hca}/${f.port}` : f.hca) : '';
+  if (f.kind === 'degraded-link' && !f.hca) return `GPU ${f.id}`;
   const rail = f.kind === 'path' ? '' : `rail ${f.rail}${f.plane ? ` plane ${f.plane}` : ''}`;
   return [device, rail].filter(Boolean).join(' · ');
 }

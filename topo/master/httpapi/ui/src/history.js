@@ -2,7 +2,7 @@
 
 const WORDS = {
   CableMisplaced: ['notready', 'found on a wrong switch'], LinkDown: ['degraded', 'dead'], PortMissing: ['degraded', 'missing'],
-  DuplicateGUID: ['degraded', 'duplicate GUID'], PathContradicts: ['degraded', 'path contradicts'], CableRecovered: ['ready', 'recovered'],
+  DuplicateGUID: ['degraded', 'duplicate GUID'], PathContradicts: ['degraded', 'path contradicts'], LinkDegraded: ['degraded', 'link degraded'], CableRecovered: ['ready', 'recovered'],
 };
 
 /** isAbout reports whether a change is about a port: messages name it "mlx5_3 port 1 (rail 3)", or "rail 3" where no port is. */

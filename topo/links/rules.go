@@ -1,0 +1,182 @@
+package links
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+)
+
+// rule names a measure and has the hysteresis of its findings.
+type rule struct {
+	what, source string
+	// need of the last of readings must be bad for a finding, and the last clear readings good to end it.
+	need, of, clear int
+	// count is the counter of an error, nil for a state.
+	count func(*v1alpha1.Counters) int64
+	// most is where the counter stops, by the kernel's PortCounters (drivers/infiniband/core/sysfs.c); 0 for a counter
+	// of 64 bits.
+	most int64
+	// events are counted by readings with any, not by bit.
+	events bool
+}
+
+// The sources of limits.
+const (
+	// The InfiniBand specification requires less than one bit error in 10^12 bits; so does IEEE 802.3 up to 100 Gb/s, and
+	// fewer above.
+	ibta, ieee = "IBTA", "IEEE 802.3"
+	// Both ends of a PCIe link have the capabilities (PCI Express Base Specification, Link Capabilities Register).
+	pcie = "PCIe, the lower of both ends"
+	// A link that trains again in three readings of an hour is not one that was pulled.
+	ours = "heddle"
+)
+
+// What is measured of a PCIe link.
+const (
+	pcieWidth = "pcie-width"
+	pcieSpeed = "pcie-speed"
+)
+
+// maxRatio is the highest ratio of errors to the bits of a link that is active, idle or not, and goodRatio the highest
+// that ends a finding.
+const (
+	maxRatio  = 1e-12
+	goodRatio = maxRatio / 10
+)
+
+// maxEvents is the highest number of readings with an event among the last ones of an event's rule.
+const maxEvents = 2
+
+// busy is the part of a link's rate at which its device counts as in use: an idle one may save power by a slower link.
+const busy = 0.001
+
+// rules returns all rules. Errors of packets are errors of at least one bit each.
+func rules() []rule {
+	ratio := func(what, source string, most int64, count func(*v1alpha1.Counters) int64) rule {
+		return rule{what: what, source: source, need: 3, of: 3, clear: 6, most: most, count: count}
+	}
+	event := func(what string, most int64, count func(*v1alpha1.Counters) int64) rule {
+		return rule{
+			what: what, source: ours, need: maxEvents + 1, of: 12, clear: 12, most: most, count: count, events: true,
+		}
+	}
+	return []rule{
+		ratio("symbol-errors", ibta, 1<<16-1, func(c *v1alpha1.Counters) int64 { return c.SymbolErrors }),
+		ratio("receive-errors", ibta, 1<<16-1, func(c *v1alpha1.Counters) int64 { return c.ReceiveErrors }),
+		ratio("icrc-errors", ieee, 0, func(c *v1alpha1.Counters) int64 { return c.ICRCErrors }),
+		ratio("crc-errors", ieee, 0, func(c *v1alpha1.Counters) int64 { return c.CRCErrors }),
+		ratio("fec-errors", ieee, 0, func(c *v1alpha1.Counters) int64 { return c.FECErrors }),
+		event("link-downs", 1<<8-1, func(c *v1alpha1.Counters) int64 { return c.LinkDowns }),
+		event("link-error-recoveries", 1<<8-1, func(c *v1alpha1.Counters) int64 { return c.LinkErrorRecoveries }),
+		{what: pcieWidth, source: pcie, need: 3, of: 3, clear: 3},
+		{what: pcieSpeed, source: pcie, need: 3, of: 3, clear: 3},
+	}
+}
+
+func ruleOf(what string) *rule {
+	for _, r := range rules() {
+		if r.what == what {
+			return &r
+		}
+	}
+	return nil
+}
+
+func (r *rule) window() uint16 { return 1<<r.of - 1 }
+
+func (r *rule) begins(h *history) bool {
+	return h.bad&1 != 0 && bits.OnesCount16(h.bad&r.window()) >= r.need
+}
+
+func (r *rule) ends(h *history) bool { return h.good&(1<<r.clear-1) == 1<<r.clear-1 }
+
+// evidence is the value of a sample, of an event how often it was there.
+func (s *sample) evidence(h *history) string {
+	if s.events {
+		return fmt.Sprintf("in %d of %d readings", bits.OnesCount16(h.bad&s.window()), s.of)
+	}
+	return s.value
+}
+
+// samples judges a reading by the one before, taken some time earlier; known is false for the first of an end.
+func samples(now, was *Reading, known bool, since time.Duration) (all []sample) {
+	if now.Counters == nil {
+		return pcieSamples(now, was, known, since)
+	}
+	if !known || since <= 0 || was.Counters == nil {
+		return nil
+	}
+	list := rules()
+	for i := range list {
+		r := &list[i]
+		if r.count == nil {
+			continue
+		}
+		n, total := r.count(now.Counters)-r.count(was.Counters), r.count(now.Counters)
+		if n < 0 { // The driver was loaded again, or the counters were cleared: all of them start again.
+			return nil
+		}
+		s := sample{rule: r}
+		switch {
+		case n == 0 && r.most > 0 && total == r.most: // It counts no more.
+		case r.events:
+			s.level, s.limit = stateLevel(n > 0), fmt.Sprintf("in %d of %d readings", maxEvents, r.of)
+		case now.Active && now.RateGbps > 0:
+			ratio := float64(n) / (float64(now.RateGbps) * 1e9 * since.Seconds())
+			s.value, s.limit = perBit(ratio), perBit(maxRatio)
+			s.level = ratioLevel(ratio)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func perBit(ratio float64) string { return strconv.FormatFloat(ratio, 'e', 1, 64) + " per bit" }
+
+func ratioLevel(ratio float64) level {
+	switch {
+	case ratio > maxRatio:
+		return bad
+	case ratio > goodRatio:
+		return fair
+	}
+	return good
+}
+
+// pcieSamples judges a PCIe link. The width is always that which was negotiated; the speed counts while the device is
+// in use, since idle ones lower it.
+func pcieSamples(now, was *Reading, known bool, since time.Duration) []sample {
+	p := &now.PCIe
+	width, speed := sample{rule: ruleOf(pcieWidth)}, sample{rule: ruleOf(pcieSpeed)}
+	if p.Width > 0 && p.MaxWidth > 0 {
+		width.level = stateLevel(p.Width < p.MaxWidth)
+		width.value, width.limit = fmt.Sprintf("x%d", p.Width), fmt.Sprintf("x%d", p.MaxWidth)
+	}
+	moved := float64(now.Bytes-was.Bytes) * 8
+	inUse := known && since > 0 && now.RateGbps > 0 && moved > busy*float64(now.RateGbps)*1e9*since.Seconds()
+	if p.Speed > 0 && p.MaxSpeed > 0 && (inUse || p.Speed >= p.MaxSpeed) {
+		speed.level = stateLevel(p.Speed < p.MaxSpeed)
+		speed.value, speed.limit = fmt.Sprintf("%g GT/s", p.Speed), fmt.Sprintf("%g GT/s", p.MaxSpeed)
+	}
+	return []sample{width, speed}
+}
+
+func stateLevel(isBad bool) level {
+	if isBad {
+		return bad
+	}
+	return good
+}
+
+// Full names the counters that have stopped at their highest value and show nothing until they are cleared.
+func Full(c *v1alpha1.Counters) (names []string) {
+	for _, r := range rules() {
+		if r.most > 0 && r.count(c) == r.most {
+			names = append(names, r.what)
+		}
+	}
+	return names
+}

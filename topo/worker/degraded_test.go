@@ -1,0 +1,103 @@
+package worker
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/rdma"
+	"github.com/heddle-dev/heddle/test/sysfstest"
+)
+
+// A degraded link is written when it appears and when it ends, and its value once an hour.
+func TestDegradedLinks(t *testing.T) {
+	tree := sysfstest.New(t)
+	dir := "sys/class/infiniband/mlx5_0/ports/1/"
+	tree.Write(dir+"link_layer", "InfiniBand")
+	tree.Write(dir+"counters/symbol_error", "0")
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.machine.HCAs[0].Ports[0].RateGbps = new(400.0)
+		b.machine.PCI = []machine.PCIFunction{
+			{Address: "0000:18:00.0", LinkSpeed: "32.0 GT/s PCIe", LinkWidth: 16, MaxLinkSpeed: "32.0 GT/s PCIe", MaxLinkWidth: 16},
+			{Address: "0000:17:00.0", LinkSpeed: "2.5 GT/s PCIe", LinkWidth: 16, MaxLinkSpeed: "32.0 GT/s PCIe", MaxLinkWidth: 16},
+		}
+		b.machine.GPUs = []machine.GPU{{UUID: "GPU-1", PCI: "0000:17:00.0"}}
+		counters := rdma.NewCounters(tree.Sys(), rdma.CountersEvery)
+		errors := 0
+		// read makes a reading after each five minutes, with ten passes between two.
+		read := func(n, each int) {
+			t.Helper()
+			for range n {
+				errors += each
+				tree.Write(dir+"counters/symbol_error", fmt.Sprint(errors))
+				counters.Scan()
+				b.Counters = counters
+				for range 10 {
+					b.round(t)
+					<-time.After(30 * time.Second)
+				}
+			}
+		}
+		published := func(when string, writes int, want ...v1alpha1.DegradedLink) {
+			t.Helper()
+			ignore := cmpopts.IgnoreFields(v1alpha1.DegradedLink{}, "Time", "Since")
+			if diff := cmp.Diff(want, b.object.Spec.DegradedLinks, ignore, cmpopts.EquateEmpty()); diff != "" || b.applies != writes {
+				t.Errorf("%s: %d writes, want %d (-want +got):\n%s", when, b.applies, writes, diff)
+			}
+		}
+		symbols := v1alpha1.DegradedLink{
+			HCA: "mlx5_0", ID: "0000:18:00.0", Port: 1, What: "symbol-errors", Value: "1.0e-11 per bit",
+			Limit: "1.0e-12 per bit", Source: "IBTA",
+		}
+		width := v1alpha1.DegradedLink{
+			ID: "GPU-1", What: "pcie-width", Value: "x8", Limit: "x16", Source: "PCIe, the lower of both ends",
+		}
+		read(3, 0)
+		published("no errors, and an idle GPU", 1)
+		read(2, 1200)
+		published("two bad readings", 2) // The counters.
+		read(1, 1200)
+		published("three bad readings", 3, symbols)
+		read(11, 2400)
+		published("an hour of more errors", 4, symbols) // The counters, an hour after the first.
+		read(2, 2400)
+		symbols.Value = "2.0e-11 per bit"
+		published("the value after an hour", 5, symbols)
+		b.restart(t)
+		read(1, 0)
+		published("a restart", 5, symbols)
+		b.machine.PCI[1].LinkWidth = 8
+		read(3, 0)
+		symbols.Value = "0.0e+00 per bit"
+		published("a GPU's link loses half of its lanes", 6, symbols, width)
+		read(3, 0)
+		published("an hour without errors", 7, width)
+		b.machine.PCI[1].LinkWidth = 16
+		read(3, 0)
+		published("the GPU's link is as wide again", 9)
+	})
+}
+
+// A counter that stands at its highest value is named once, with what to do.
+func TestFullCounters(t *testing.T) {
+	tree := sysfstest.New(t)
+	dir := "sys/class/infiniband/mlx5_0/ports/1/"
+	tree.Write(dir+"link_layer", "InfiniBand")
+	tree.Write(dir+"counters/symbol_error", "65535")
+	b := newBed(t)
+	b.Counters = rdma.NewCounters(tree.Sys(), rdma.CountersEvery)
+	b.Counters.Scan()
+	b.round(t)
+	got := b.object.Spec.Skipped
+	if len(got) != 1 || got[0].Name != "mlx5_0 port 1" || !strings.Contains(got[0].Reason, "symbol-errors: the counter has stopped") {
+		t.Errorf("skipped: %+v", got)
+	}
+}
