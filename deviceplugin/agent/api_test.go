@@ -78,6 +78,9 @@ func (a *api) record(path string, body []byte) {
 				a.conditions = append(a.conditions, written)
 			}
 		}
+		if patch.Metadata.Annotations != nil { // They go with the conditions.
+			a.annotations = append(a.annotations, maps.Clone(a.Node.Annotations))
+		}
 	case strings.HasPrefix(path, "/api/v1/nodes/"):
 		if text, has := value(wellknown.SharedGPUs); has {
 			a.shares = append(a.shares, text)

@@ -144,13 +144,15 @@ type metadata struct {
 }
 
 // patchNode merges a patch into the Node. What was written is known when it returns.
-func (c *Client) patchNode(ctx context.Context, body map[string]any) error {
+func (c *Client) patchNode(
+	ctx context.Context, kind types.PatchType, body map[string]any, subresources ...string,
+) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
 	options := metav1.PatchOptions{FieldManager: component}
-	node, err := c.core.Nodes().Patch(ctx, c.node, types.MergePatchType, text, options)
+	node, err := c.core.Nodes().Patch(ctx, c.node, kind, text, options, subresources...)
 	if err != nil {
 		return fmt.Errorf("patch node %s: %w", c.node, err)
 	}
@@ -162,7 +164,9 @@ func (c *Client) patchNode(ctx context.Context, body map[string]any) error {
 // AnnotateNode merges annotations into the Node; nil takes one away. A version
 // that is not "" must be the Node's. What was written is known when it returns.
 func (c *Client) AnnotateNode(ctx context.Context, version string, annotations map[string]*string) error {
-	return c.patchNode(ctx, map[string]any{"metadata": metadata{ResourceVersion: version, Annotations: annotations}})
+	return c.patchNode(ctx, types.MergePatchType, map[string]any{
+		"metadata": metadata{ResourceVersion: version, Annotations: annotations},
+	})
 }
 
 // ShowAnnotations writes those annotations that the watched Node does not have yet; an
@@ -173,9 +177,18 @@ func (c *Client) ShowAnnotations(ctx context.Context, want map[string]string) er
 	if n == nil {
 		return nil
 	}
+	changed := changes(n.Annotations, want)
+	if len(changed) == 0 {
+		return nil
+	}
+	return c.AnnotateNode(ctx, "", changed)
+}
+
+// changes returns what makes annotations as wanted; nil and an empty value remove one.
+func changes(have, want map[string]string) map[string]*string {
 	changed := map[string]*string{}
 	for key, value := range want {
-		old, has := n.Annotations[key]
+		old, has := have[key]
 		switch {
 		case value == "" && has:
 			changed[key] = nil
@@ -183,10 +196,7 @@ func (c *Client) ShowAnnotations(ctx context.Context, want map[string]string) er
 			changed[key] = &value
 		}
 	}
-	if len(changed) == 0 {
-		return nil
-	}
-	return c.AnnotateNode(ctx, "", changed)
+	return changed
 }
 
 // Tainted reports whether the Node has a taint of this key and effect; known is false
@@ -219,7 +229,7 @@ func (c *Client) SetTaint(ctx context.Context, key string, effect corev1.TaintEf
 	default:
 		taints = slices.Delete(taints, at, at+1)
 	}
-	return c.patchNode(ctx, map[string]any{
+	return c.patchNode(ctx, types.MergePatchType, map[string]any{
 		"metadata": metadata{ResourceVersion: node.ResourceVersion}, "spec": map[string]any{"taints": taints},
 	})
 }
@@ -248,8 +258,9 @@ func (c *Client) Evict(ctx context.Context, pod types.NamespacedName, uid types.
 }
 
 // SetConditions patches those conditions of the Node alone that it has not yet: the list is keyed by
-// type in a strategic merge, so that the kubelet's own stay as they are.
-func (c *Client) SetConditions(ctx context.Context, want []health.Condition) error {
+// type in a strategic merge, so that the kubelet's own stay as they are. Annotations as [Client.ShowAnnotations]
+// has them go with a write: the API server takes metadata in a patch of the status too.
+func (c *Client) SetConditions(ctx context.Context, want []health.Condition, annotations map[string]string) error {
 	node, err := c.ReadNode(ctx)
 	if err != nil {
 		return err
@@ -263,13 +274,10 @@ func (c *Client) SetConditions(ctx context.Context, want []health.Condition) err
 	if len(changed) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": changed}})
-	if err != nil {
-		return err
-	}
-	options := metav1.PatchOptions{FieldManager: component}
-	_, err = c.core.Nodes().Patch(ctx, c.node, types.StrategicMergePatchType, text, options, "status")
-	return err
+	return c.patchNode(ctx, types.StrategicMergePatchType, map[string]any{
+		"metadata": metadata{Annotations: changes(node.Annotations, annotations)},
+		"status":   map[string]any{"conditions": changed},
+	}, "status")
 }
 
 // transition returns a condition to write, nil if the Node shows it.

@@ -50,7 +50,7 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	ill := health.Condition{Type: wellknown.ConditionDevices, Reason: "Lost", Message: "nvidia.com/gpu: 1 unavailable: GPU 3"}
 	set := func(c health.Condition) []corev1.NodeCondition {
 		t.Helper()
-		if err := k.SetConditions(t.Context(), []health.Condition{c}); err != nil {
+		if err := k.SetConditions(t.Context(), []health.Condition{c}, nil); err != nil {
 			t.Fatal(err)
 		}
 		var all []corev1.NodeCondition
@@ -100,6 +100,24 @@ func TestConditionIsPatchedWhenItDiffers(t *testing.T) {
 	pending = health.Condition{Type: "HeddleModePending", Reason: "AsConfigured", Optional: true}
 	if got := set(pending); len(got) != 1 || got[0].Status != corev1.ConditionFalse {
 		t.Errorf("wrote %+v", got)
+	}
+}
+
+// A Node gets its annotations with its conditions, in one write.
+func TestAnnotationsGoWithConditions(t *testing.T) {
+	s, k := newServer(t)
+	s.Node.Annotations = map[string]string{"same": "1", "gone": "2"}
+	ready := []health.Condition{{Type: wellknown.ConditionDevices, True: true, Reason: "AllDevicesReady"}}
+	for range 2 {
+		if err := k.SetConditions(t.Context(), ready, map[string]string{"same": "1", "gone": "", "new": "3"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _ := k.Node(); n == nil || n.Annotations["new"] != "3" {
+		t.Errorf("what was written is not known: %v", n)
+	}
+	if diff := cmp.Diff(map[string]string{"same": "1", "new": "3"}, s.Node.Annotations); diff != "" || len(s.Writes) != 1 {
+		t.Errorf("%d writes, annotations (-want +got):\n%s", len(s.Writes), diff)
 	}
 }
 

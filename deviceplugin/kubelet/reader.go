@@ -42,6 +42,14 @@ type Reader struct {
 	// known is when the sockets of the kubelet were made that registered the plugin last. The clock
 	// may have been set since, or between the two: they are compared with the times of files, not with the current time.
 	known [2]time.Time
+	// saved is the checkpoint as it was last read.
+	saved saved
+}
+
+// saved is a file of the checkpoint, and what is in it.
+type saved struct {
+	file    os.FileInfo
+	entries []entry
 }
 
 // NewReader reads the kubelet with the directory dir (/var/lib/kubelet), through
@@ -73,10 +81,32 @@ func (r *Reader) Snapshot(ctx context.Context, quantities ...string) (*Snapshot,
 		return nil, err
 	}
 	// The checkpoint is read last: it has what the answer of PodResources has.
-	entries, err := readCheckpoint(r.checkpoint)
+	entries, err := r.entries()
 	s := newSnapshot(pods, entries, quantities)
 	s.CheckpointErr, s.starting = err, r.now().Sub(started) < StartGrace
 	return s, nil
+}
+
+// entries returns the checkpoint's, which must not be modified. The kubelet replaces the file, and seldom.
+func (r *Reader) entries() ([]entry, error) {
+	file, err := os.Stat(r.checkpoint) // First: a file that comes after it is read again.
+	if err != nil {
+		return readCheckpoint(r.checkpoint)
+	}
+	r.mu.Lock()
+	last := r.saved
+	r.mu.Unlock()
+	if last.file != nil && os.SameFile(file, last.file) && file.Size() == last.file.Size() &&
+		file.ModTime().Equal(last.file.ModTime()) {
+		return last.entries, nil
+	}
+	entries, err := readCheckpoint(r.checkpoint)
+	if err == nil {
+		r.mu.Lock()
+		r.saved = saved{file, entries}
+		r.mu.Unlock()
+	}
+	return entries, err
 }
 
 // Registered notes that a kubelet has just registered the plugin.

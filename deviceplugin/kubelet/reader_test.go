@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,4 +82,50 @@ func TestCheckpointIsBounded(t *testing.T) {
 	if _, err := readCheckpoint(huge); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("a huge file: %v", err)
 	}
+}
+
+// A checkpoint is read again once the kubelet has replaced it.
+func TestCheckpointIsReadOnce(t *testing.T) {
+	r := NewReader(nil, t.TempDir(), time.Now)
+	write := func(uid string) {
+		t.Helper()
+		text := `{"Data":{"PodDeviceEntries":[{"PodUID":"` + uid + `","ContainerName":"c","ResourceName":"r"}]}}`
+		err := os.MkdirAll(filepath.Dir(r.checkpoint), 0o755)
+		if err = errors.Join(err, os.WriteFile(r.checkpoint+".new", []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(what, want string) {
+		t.Helper()
+		got := ""
+		entries, err := r.entries()
+		for _, e := range entries {
+			got += e.uid
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", what, got, err, want)
+		}
+	}
+	read("no file", "")
+	write("a")
+	if err := os.Rename(r.checkpoint+".new", r.checkpoint); err != nil {
+		t.Fatal(err)
+	}
+	read("the first", "a")
+	first, err := os.Stat(r.checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("b")
+	if err := os.Rename(r.checkpoint+".new", r.checkpoint); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(r.checkpoint, first.ModTime(), first.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	read("another file of the same size and time", "b")
+	if err := os.Remove(r.checkpoint); err != nil {
+		t.Fatal(err)
+	}
+	read("it is gone", "")
 }

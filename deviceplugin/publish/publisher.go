@@ -152,7 +152,7 @@ func (p *Publisher) apply(ctx context.Context, s *Status) error {
 	}
 	p.notices = s.Notices
 	if !slices.Equal(s.Conditions, p.written) || time.Since(p.writtenAt) >= publishAgain {
-		if err := p.API.SetConditions(ctx, s.Conditions); err != nil {
+		if err := p.API.SetConditions(ctx, s.Conditions, s.Annotations); err != nil {
 			errs = append(errs, err)
 		} else {
 			p.written, p.writtenAt = s.Conditions, time.Now()

@@ -72,9 +72,14 @@ type Host struct {
 	changed  notify.Signal
 	snapshot atomic.Pointer[machine.Machine]
 
+	// deaf: the kernel's events do not arrive.
+	deaf atomic.Bool
+
 	// mu serializes scans and guards what one leaves for the next: parts of a
 	// machine, vital product data, and the roles of HCAs.
 	mu        sync.Mutex
+	still     still
+	moving    bounded.Call[string]
 	processor bounded.Reading[machine.Machine]
 	functions bounded.Reading[machine.Machine]
 	vpd       bounded.Reading[vpd]
@@ -123,11 +128,14 @@ func (h *Host) Changed() <-chan struct{} { return h.changed }
 // Probes and Skipped. A reader that hangs costs its timeout once; then its last
 // good values stand until it answers. A scan with a context that ends before it does
 // is not kept.
-func (h *Host) Scan(ctx context.Context) *machine.Machine {
+func (h *Host) Scan(ctx context.Context) *machine.Machine { return h.scan(ctx, false) }
+
+// scan is Scan. A quick one reads the machine without its GPUs only if something of it may differ.
+func (h *Host) scan(ctx context.Context, quick bool) *machine.Machine {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	began, released := time.Now(), h.options.Release.Active()
-	m := h.compose(ctx, released)
+	m := h.compose(ctx, released, quick)
 	var open error
 	if released || !h.options.Hold {
 		if open = h.Close(ctx); open != nil {
@@ -176,11 +184,8 @@ func (h *Host) Close(ctx context.Context) error {
 }
 
 // compose runs the readers in the order of what they need from one another.
-func (h *Host) compose(ctx context.Context, released bool) *machine.Machine {
-	m := &machine.Machine{Version: machine.Version, Node: h.options.NodeName}
-	h.readCPU(ctx, m)
-	h.readRDMA(ctx, m)
-	h.readPCI(ctx, m)
+func (h *Host) compose(ctx context.Context, released, quick bool) *machine.Machine {
+	m := h.withoutGPUs(ctx, quick)
 	if released {
 		h.keepGPUs(m)
 	} else {
@@ -188,7 +193,6 @@ func (h *Host) compose(ctx context.Context, released bool) *machine.Machine {
 			vendor.Read(ctx, m)
 		}
 	}
-	h.joinHCAs(ctx, m)
 	m.Sort()
 	return m
 }
@@ -246,9 +250,11 @@ const debounce = 200 * time.Millisecond
 
 // Run keeps the machine current until ctx ends, and then returns nil: a scan at
 // the start, after kernel events, when a release of the drivers begins or ends,
-// and every Interval. Where the kernel gives no events (another system, no
-// permission), the interval is all there is; that is logged once. It returns a
-// gpu.ErrRestart when a driver was upgraded under this process.
+// and every Interval. The latter reads the GPUs and what else changes without an
+// event, and all of the machine every [readEvery]. Where the kernel gives no events
+// (another system, no permission), the interval is all there is, each scan reads
+// all, and that is logged once. It returns a gpu.ErrRestart when a driver was
+// upgraded under this process.
 func (h *Host) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events := notify.New()
@@ -258,6 +264,7 @@ func (h *Host) Run(ctx context.Context) error {
 	defer cancel()
 	watching.Go(func() {
 		if err := wait(); err != nil && ctx.Err() == nil {
+			h.deaf.Store(true)
 			h.logger.Warn("no kernel events, scanning by the clock only", "err", err, "interval", h.options.Interval)
 		}
 	})
@@ -287,7 +294,7 @@ func (h *Host) loop(ctx context.Context, events <-chan struct{}) error {
 		case <-ended:
 			h.Scan(ctx)
 		case <-ticker.C:
-			h.Scan(ctx)
+			h.scan(ctx, !h.deaf.Load())
 		}
 	}
 	return h.restart()

@@ -44,6 +44,25 @@ func (r *Reader) list() (listing, error) {
 	return all, nil
 }
 
+// States returns what changes at RDMA devices without a kernel event: which there are, and the states of ports and of
+// their network devices, as the kernel writes them. It may take as long as the adapters' firmware.
+func States(tree sysfs.FS, hcas []machine.HCA) []string {
+	states, _ := tree.List(class) // Read has the error.
+	for i := range hcas {
+		for j := range hcas[i].Ports {
+			p := &hcas[i].Ports[j]
+			dir := class + "/" + hcas[i].Name + "/ports/" + strconv.Itoa(p.Number) + "/"
+			for _, attribute := range []string{"state", "phys_state", "rate", "lid", "sm_lid"} {
+				states = append(states, tree.Text(dir+attribute))
+			}
+			for _, n := range p.Netdevs {
+				states = append(states, tree.Text("class/net/"+n.Name+"/operstate"))
+			}
+		}
+	}
+	return states
+}
+
 // reading is the result of reading one device.
 type reading struct {
 	hca machine.HCA

@@ -154,8 +154,10 @@ func (f FS) capability(dir string, fn *machine.PCIFunction) {
 	}
 	above := fn.Upstream[n-1]
 	// QEMU's and VMware's ports have made-up capabilities; a GPU below its maker's own port is not in a slot (Grace).
+	// Both ends of a real link have the same width.
 	switch vendor := f.Text(pciDevices + above + "/vendor"); {
-	case vendor == vendorRedHat, vendor == vendorVMware, vendor == vendorNVIDIA && fn.Vendor == vendorNVIDIA:
+	case parseLinkWidth(f.Text(pciDevices+above+"/current_link_width")) != fn.LinkWidth,
+		vendor == vendorRedHat, vendor == vendorVMware, vendor == vendorNVIDIA && fn.Vendor == vendorNVIDIA:
 		return
 	}
 	speed, portSpeed := linkSpeed(f.Text(dir+"/max_link_speed")), linkSpeed(f.Text(pciDevices+above+"/max_link_speed"))

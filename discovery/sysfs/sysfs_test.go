@@ -134,12 +134,16 @@ func TestLinkCapability(t *testing.T) {
 		{"a port without a link", "0x8086", "Unknown", "255", "", 0},
 		{"a port of QEMU", "0x1b36", "16.0 GT/s PCIe", "32", "", 0},
 		{"a port of VMware", "0x15ad", "2.5 GT/s PCIe", "32", "", 0},
+		{"a port with another link", "0x1234", "32.0 GT/s PCIe", "16", "", 0},
 		{"a port of the GPU's maker", "0x10de", "16.0 GT/s PCIe", "1", "", 0},
 	} {
 		tree := sysfstest.New(t)
 		const port = "pci0000:10/0000:10:01.0"
 		dir := tree.PCI(sysfstest.Function{Path: port, Class: "0x060400", Vendor: tt.port, Device: "0x352a"})
-		tree.Attributes(dir, map[string]string{"max_link_speed": tt.portSpeed, "max_link_width": tt.portWidth})
+		width := map[bool]string{true: "4", false: "8"}[tt.port == "0x1234"]
+		tree.Attributes(dir, map[string]string{
+			"max_link_speed": tt.portSpeed, "max_link_width": tt.portWidth, "current_link_width": width,
+		})
 		dir = tree.PCI(sysfstest.Function{
 			Path: port + "/0000:11:00.0", Class: "0x030200", Vendor: "0x10de", Device: "0x2330",
 			Speed: "2.5 GT/s PCIe", Width: "8",

@@ -252,7 +252,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, body []byte) {
 		answer, reason = s.enter(body)
 	case strings.HasSuffix(path, "/status"):
 		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
-		answer, reason = s.setConditions(body)
+		answer, reason = s.setConditions(strings.TrimSuffix(path, "/status"), body)
 	default:
 		s.Writes = append(s.Writes, strings.TrimPrefix(path, "/api/v1/")+" "+string(body))
 		if got := r.Header.Get("Content-Type"); got != string(types.MergePatchType) {
@@ -297,12 +297,16 @@ func (s *Server) enter(body []byte) (answer any, reason metav1.StatusReason) {
 	return next, ""
 }
 
-func (s *Server) setConditions(body []byte) (answer any, reason metav1.StatusReason) {
+// setConditions merges conditions, and annotations beside them.
+func (s *Server) setConditions(path string, body []byte) (answer any, reason metav1.StatusReason) {
 	if s.Absent {
 		return nil, metav1.StatusReasonNotFound
 	}
 	var patch corev1.Node
 	s.decode(body, &patch)
+	if patch.Annotations != nil {
+		s.annotate(path, body)
+	}
 	s.editNode(func(n *corev1.Node) {
 		for _, c := range patch.Status.Conditions {
 			same := func(old corev1.NodeCondition) bool { return old.Type == c.Type }

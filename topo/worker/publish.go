@@ -224,11 +224,17 @@ func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) (er
 		if s.owner, err = w.readNode(ctx); err != nil {
 			return err
 		}
-		s.nextBeat = time.Time{} // A new object has no heartbeat, or that of an earlier Node.
 	}
 	nt, err := w.Publisher.Apply(ctx, s.owner, spec)
 	if err != nil {
 		return err
+	}
+	switch {
+	case s.there:
+	case nt.Status.HeartbeatTime == nil: // Its creation counts as the first one.
+		s.nextBeat = nextBeat(nt.CreationTimestamp.Time)
+	default: // It is of an earlier Node.
+		s.nextBeat = time.Time{}
 	}
 	s.there, s.sent, s.answered, s.seen, s.leaves = true, *spec, nt.Spec, nt.Spec, nt.Status.Walk
 	s.read()
@@ -240,6 +246,11 @@ func (w *Worker) apply(ctx context.Context, spec *v1alpha1.NodeTopologySpec) (er
 // read puts the next read off: an API server's cache may be behind a write.
 func (p *published) read() {
 	p.nextRead = time.Now().Add(readEvery + rand.N(readSpread)) //nolint:gosec // Not for secrets.
+}
+
+// nextBeat returns when the heartbeat after another one is due.
+func nextBeat(last time.Time) time.Time {
+	return last.Add(v1alpha1.HeartbeatInterval - rand.N(beatSpread)) //nolint:gosec // Not for secrets.
 }
 
 // follow writes the heartbeat or reads the object, whichever is due. The response has the leaves to
@@ -265,7 +276,7 @@ func (w *Worker) follow(ctx context.Context) (err error) {
 	}
 	if beats {
 		w.Metrics.beats.Inc()
-		s.nextBeat = now.Add(v1alpha1.HeartbeatInterval - rand.N(beatSpread)) //nolint:gosec // Not for secrets.
+		s.nextBeat = nextBeat(now)
 	}
 	s.read()
 	if !slices.Equal(s.leaves, nt.Status.Walk) || !equality.Semantic.DeepEqual(nt.Spec, s.answered) {

@@ -26,6 +26,7 @@ type Server struct {
 	down           error
 	applies, beats int
 	labels         map[string]string // The Node's.
+	created        metav1.Time       // That of objects it makes.
 }
 
 // Publisher is one that writes to the server.
@@ -75,7 +76,7 @@ func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	case r.Method == http.MethodPatch && !isStatus:
 		s.applies++
 		if s.object == nil {
-			s.object = &v1alpha1.NodeTopology{}
+			s.object = &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: s.created}}
 		}
 		s.object.OwnerReferences, s.object.Spec = sent.OwnerReferences, sent.Spec
 		s.object.Spec.PathSource = "" // As an older schema would drop what it does not know.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
@@ -149,6 +150,21 @@ func TestHeartbeats(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// The creation of an object is its first heartbeat.
+func TestANewObjectIsWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.created = metav1.Now()
+		b.round(t)
+		<-time.After(v1alpha1.HeartbeatInterval - beatSpread - time.Minute)
+		b.round(t)
+		b.counts(t, "before an hour", 1, 0)
+		<-time.After(beatSpread + time.Minute)
+		b.round(t)
+		b.counts(t, "after an hour", 1, 1)
 	})
 }
 

@@ -123,7 +123,7 @@ func (l *Library) links(device nvml.Device, g *machine.GPU) error {
 		if state != nvml.FEATURE_ENABLED {
 			continue
 		}
-		peer, err := linkPeer(device, i)
+		peer, err := l.peer(device, nvlink{g.UUID, i})
 		if peer != "" {
 			count[peer]++
 		}
@@ -138,6 +138,24 @@ func (l *Library) links(device nvml.Device, g *machine.GPU) error {
 }
 
 func noLink(ret nvml.Return) bool { return absent(ret) || ret == nvml.ERROR_INVALID_ARGUMENT }
+
+// nvlink names a link of a GPU.
+type nvlink struct {
+	gpu    string
+	number int
+}
+
+// peer is linkPeer, asked until it is known: a session's GPUs stay where they are.
+func (l *Library) peer(device nvml.Device, link nvlink) (string, error) {
+	if known, ok := l.peers.Load(link); ok {
+		return known.(string), nil //nolint:forcetypeassert // Stored below.
+	}
+	peer, err := linkPeer(device, link.number)
+	if peer != "" {
+		l.peers.Store(link, peer)
+	}
+	return peer, err
+}
 
 // linkPeer returns the peer of a link; "" if NVML does not report it.
 func linkPeer(device nvml.Device, i int) (string, error) {

@@ -25,6 +25,8 @@ type Library struct {
 	// watched is the event set of WaitEvent; waiting is held during a wait.
 	waiting sync.Mutex
 	watched watched
+	// peers are the known peers of links, in this session.
+	peers sync.Map
 	// mu guards what follows. It is not held across calls into NVML: one
 	// that hangs must not keep the others from finding out.
 	mu sync.Mutex
@@ -88,6 +90,7 @@ func (l *Library) reset(devices map[string]nvml.Device) {
 	defer l.mu.Unlock()
 	l.devices = devices
 	l.generation++
+	l.peers.Clear()
 }
 
 // remember keeps the handle of a GPU, by its UUID.

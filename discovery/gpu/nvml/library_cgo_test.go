@@ -135,6 +135,27 @@ func TestGPUFailures(t *testing.T) {
 	}
 }
 
+// A link's peer is asked for once in a session, and its state each time.
+func TestPeersOfLinks(t *testing.T) {
+	d := device()
+	kind, asked := d.GetNvLinkRemoteDeviceTypeFunc, 0
+	d.GetNvLinkRemoteDeviceTypeFunc = func(link int) (nvml.IntNvLinkDeviceType, nvml.Return) {
+		asked++
+		return kind(link)
+	}
+	library := of(d, "")
+	first, err := library.GPU(0)
+	again, errAgain := library.GPU(0)
+	if diff := cmp.Diff(first, again); diff != "" || err != nil || errAgain != nil || asked != 18 {
+		t.Errorf("asked %d times, %v, %v (-first +again):\n%s", asked, err, errAgain, diff)
+	}
+	library.reset(nil)
+	library.reset(map[string]nvml.Device{})
+	if _, err := library.GPU(0); err != nil || asked != 36 {
+		t.Errorf("the next session asked %d times: %v", asked-18, err)
+	}
+}
+
 // A link or a peer that does not answer is named, and costs no other link.
 func TestBadLinks(t *testing.T) {
 	d := device()

@@ -76,6 +76,15 @@ func TestReportKeepsOldSpec(t *testing.T) {
 	}
 }
 
+// A report without a heartbeat is as old as its object.
+func TestCreationIsAHeartbeat(t *testing.T) {
+	made := time.Unix(1_700_000_000, 0).UTC()
+	nt := &v1alpha1.NodeTopology{ObjectMeta: metav1.ObjectMeta{Name: "n1", CreationTimestamp: metav1.NewTime(made)}}
+	if got := readReport(nt).Heartbeat(); !got.Equal(made) {
+		t.Errorf("heartbeat %s", got)
+	}
+}
+
 func TestNode(t *testing.T) {
 	fields := func(manager, text string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{

@@ -1,6 +1,7 @@
 package informers
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -60,7 +61,8 @@ func (r *Report) keep(old *Report) *Report {
 
 func readReport(t *v1alpha1.NodeTopology) *Report {
 	r := &Report{Report: fabric.Read(&t.Spec), Name: t.Name}
-	if at := t.Status.HeartbeatTime; at != nil && !at.IsZero() {
+	// A worker that makes a report writes its first heartbeat an hour later.
+	if at := cmp.Or(t.Status.HeartbeatTime, &t.CreationTimestamp); !at.IsZero() {
 		r.heartbeat.Store(at.UnixMicro())
 	}
 	r.Cables, r.CablesSince = readCables(&t.Status)
