@@ -36,54 +36,56 @@ func (c *court) cleared(a *attempt, node string) bool {
 }
 
 func (m *Memory) collect(now time.Time) *court {
-	c := &court{good: map[proof]time.Time{}}
-	failures, concerned := map[string][]Pod{}, map[string]bool{}
-	for gang, pods := range m.gangs {
-		failed := failuresOf(pods)
-		if len(failed) == 0 {
-			continue
+	c, failures := &court{good: map[proof]time.Time{}}, map[string][]Pod{}
+	for gang := range m.gangs {
+		failures[gang] = failuresOf(m.gangs[gang])
+		if extra := len(failures[gang]) - maxFailures; extra > 0 {
+			failures[gang] = failures[gang][extra:]
+			first := failures[gang][0].End
+			m.drop(gang, func(p *Pod) bool { return p.endedBefore(first) && p.End.Sub(p.Start) < provenAfter })
 		}
-		if extra := len(failed) - maxFailures; extra > 0 {
-			failed = failed[extra:]
-			m.drop(gang, func(p *Pod) bool { return p.endedBefore(failed[0].End) && p.End.Sub(p.Start) < provenAfter })
-			pods = m.gangs[gang]
-		}
-		failures[gang] = failed
-		wide, moved := isWide(pods), slices.ContainsFunc(pods, func(p *Pod) bool { return p.ranWell(failed, now) })
-		var attempts []attempt
-		for i := range failed {
-			if a := m.attempt(pods, &failed[i]); a != nil {
-				a.moved, a.wide = moved, wide
-				attempts = append(attempts, *a)
-			}
-		}
-		if !moved && failsEverywhere(attempts) {
-			attempts = slices.DeleteFunc(attempts, func(a attempt) bool { return !a.own })
-		}
-		c.attempts = append(c.attempts, attempts...)
-		for i := range attempts {
-			for _, node := range attempts[i].nodes {
-				concerned[node] = true
-			}
-		}
+		c.attempts = append(c.attempts, m.attempts(m.gangs[gang], failures[gang], now)...)
 	}
 	slices.SortFunc(c.attempts, func(a, b attempt) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Gang, b.Gang))
 	})
-	for gang, pods := range m.gangs {
-		wide := isWide(pods)
-		for _, p := range pods {
-			if !concerned[p.Node] || !p.ranWell(failures[gang], now) {
-				continue
-			}
-			for _, as := range []proof{{p.Node, false}, {p.Node, wide}} {
-				if p.Start.After(c.good[as]) {
-					c.good[as] = p.Start
-				}
-			}
+	if len(c.attempts) > 0 {
+		for gang, pods := range m.gangs {
+			c.prove(pods, failures[gang], now)
 		}
 	}
 	return c
+}
+
+// prove notes the nodes on which the pods of a gang ran well.
+func (c *court) prove(pods []*Pod, failures []Pod, now time.Time) {
+	wide := isWide(pods)
+	for _, p := range pods {
+		if !p.ranWell(failures, now) {
+			continue
+		}
+		for _, as := range []proof{{p.Node, false}, {p.Node, wide}} {
+			if p.Start.After(c.good[as]) {
+				c.good[as] = p.Start
+			}
+		}
+	}
+}
+
+// attempts returns the failed runs of a gang that count: a gang that has run well nowhere, and failed in two places
+// without a common node, fails by its code.
+func (m *Memory) attempts(pods []*Pod, failures []Pod, now time.Time) (out []attempt) {
+	moved := slices.ContainsFunc(pods, func(p *Pod) bool { return p.ranWell(failures, now) })
+	for i := range failures {
+		if a := m.attempt(pods, &failures[i]); a != nil {
+			a.moved, a.wide = moved, isWide(pods)
+			out = append(out, *a)
+		}
+	}
+	if !moved && failsEverywhere(out) {
+		out = slices.DeleteFunc(out, func(a attempt) bool { return !a.own })
+	}
+	return out
 }
 
 // failuresOf returns the pod that failed first in each run of a gang, in the order of time.
@@ -164,7 +166,7 @@ func (m *Memory) attempt(pods []*Pod, first *Pod) *attempt {
 	return a
 }
 
-// failsEverywhere reports whether a gang failed in two places without a common node: its code fails.
+// failsEverywhere reports whether no node is in all failed runs.
 func failsEverywhere(attempts []attempt) bool {
 	runs, on, most := 0, map[string]int{}, 0
 	for i := range attempts {

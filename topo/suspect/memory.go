@@ -89,7 +89,7 @@ const (
 	settle = 10 * time.Minute
 	// maxFailures is how many failures of a gang that starts again and again are remembered.
 	maxFailures = 10
-	// judgeEvery is the time between two verdicts if nothing fails: running gangs clear nodes.
+	// judgeEvery is the time between two looks at the evidence if nothing fails: running gangs clear nodes.
 	judgeEvery = time.Minute
 )
 
@@ -101,10 +101,10 @@ type Memory struct {
 	faults map[string][]Fault
 	// groups has the lowest group of each node.
 	groups map[string]string
-	// verdict is of the time judged; stale reports that it lacks something.
-	verdict verdict
-	judged  time.Time
-	stale   bool
+	// result is of the time judged; stale reports that it lacks something.
+	result result
+	judged time.Time
+	stale  bool
 }
 
 // NewMemory returns a memory of nothing.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func remember(runs []run, faults []fault, rng *rand.Rand) *Memory {
 	return m
 }
 
-// places returns the verdict in short: the states of the places and their evidence.
+// places returns the result in short: the states of the places and their evidence.
 func places(m *Memory, minutes float64) string {
 	var out []string
 	for _, p := range m.Places(at(minutes)) {
@@ -75,7 +76,7 @@ func places(m *Memory, minutes float64) string {
 	return strings.Join(out, ", ")
 }
 
-// scenarios end with the verdict at a time, in minutes.
+// scenarios end with the result at a time, in minutes.
 func scenarios() map[string]struct {
 	runs   []run
 	faults []fault
@@ -91,7 +92,7 @@ func scenarios() map[string]struct {
 	// Two gangs fail with n1, which is all that they have in common.
 	two := []run{{"g1", "n1 n2", 0, 20, false}, {"g2", "n1 n3", 40, 60, false}}
 	// They run elsewhere.
-	after := append(two[:2:2], run{"g1", "n4 n5", 22, 0, false}, run{"g2", "n6 n7", 62, 0, false})
+	after := slices.Concat(two[:2], []run{{"g1", "n4 n5", 22, 0, false}, {"g2", "n6 n7", 62, 0, false}})
 	return map[string]scenario{
 		"one failure says nothing":            {runs: two[:1], now: 30},
 		"two gangs that ran nowhere":          {runs: two, now: 62, want: "Doubt n1 2"},
@@ -109,29 +110,42 @@ func scenarios() map[string]struct {
 		},
 		"but that it works alone": {
 			runs: []run{
-				{"g1", "n1", 0, 20, false}, {"g1", "n2", 22, 0, false},
-				{"g2", "n1", 40, 60, false}, {"g2", "n3", 62, 0, false}, {"g3", "n1", 70, 0, false},
+				{"g1", "n1", 0, 20, false},
+				{"g1", "n2", 22, 0, false},
+				{"g2", "n1", 40, 60, false},
+				{"g2", "n3", 62, 0, false},
+				{"g3", "n1", 70, 0, false},
 			},
 			now: 140,
 		},
 		"what is left of a failed gang proves nothing": {
 			runs: []run{
-				two[0], {"g1", "n4 n5", 22, 0, false}, two[1], {"g2", "n6 n7", 62, 0, false},
-				{"g3", "n8", 64, 74, false}, {"g3", "n1", 64, 0, false},
+				two[0],
+				{"g1", "n4 n5", 22, 0, false},
+				two[1],
+				{"g2", "n6 n7", 62, 0, false},
+				{"g3", "n8", 64, 74, false},
+				{"g3", "n1", 64, 0, false},
 			},
 			now: 140, want: "Suspect n1 3",
 		},
 		"twins": {
 			runs: []run{
-				{"g1", "n1 n2", 0, 20, false}, {"g2", "n1 n2", 40, 60, false},
-				{"g1", "n4 n5", 22, 0, false}, {"g2", "n6 n7", 62, 0, false},
+				{"g1", "n1 n2", 0, 20, false},
+				{"g2", "n1 n2", 40, 60, false},
+				{"g1", "n4 n5", 22, 0, false},
+				{"g2", "n6 n7", 62, 0, false},
 			},
 			now: 140, want: "Doubt n1 2, Doubt n2 2",
 		},
 		"a third gang tells them apart, and clears the one beside": {
 			runs: []run{
-				{"g1", "n1 n2", 0, 20, false}, {"g2", "n1 n2", 40, 60, false}, {"g3", "n1 n3", 40, 60, false},
-				{"g1", "n4 n5", 22, 0, false}, {"g2", "n6 n7", 62, 0, false}, {"g3", "n8 n9", 62, 0, false},
+				{"g1", "n1 n2", 0, 20, false},
+				{"g2", "n1 n2", 40, 60, false},
+				{"g3", "n1 n3", 40, 60, false},
+				{"g1", "n4 n5", 22, 0, false},
+				{"g2", "n6 n7", 62, 0, false},
+				{"g3", "n8 n9", 62, 0, false},
 			},
 			now: 140, want: "Suspect n1 3, Doubt n2 2",
 		},
@@ -150,8 +164,12 @@ func scenarios() map[string]struct {
 		},
 		"a gang whose code fails blames no node": {
 			runs: []run{
-				{"bug", "n1 n2", 0, 5, false}, {"bug", "n3 n4", 10, 15, false}, {"bug", "n5 n6", 20, 25, false},
-				{"g1", "n1 n7", 30, 40, false}, {"g2", "n3 n8", 30, 40, false}, {"g3", "n5 n9", 30, 40, false},
+				{"bug", "n1 n2", 0, 5, false},
+				{"bug", "n3 n4", 10, 15, false},
+				{"bug", "n5 n6", 20, 25, false},
+				{"g1", "n1 n7", 30, 40, false},
+				{"g2", "n3 n8", 30, 40, false},
+				{"g3", "n5 n9", 30, 40, false},
 			},
 			now: 60,
 		},
@@ -161,15 +179,21 @@ func scenarios() map[string]struct {
 		},
 		"two bad nodes in a row": {
 			runs: []run{
-				{"g1", "n1 n2", 0, 20, false}, {"g1", "n3 n4", 22, 42, false}, {"g1", "n5 n6", 44, 0, false},
-				{"g2", "n1 n7", 50, 60, false}, {"g2", "n8 n9", 62, 0, false},
+				{"g1", "n1 n2", 0, 20, false},
+				{"g1", "n3 n4", 22, 42, false},
+				{"g1", "n5 n6", 44, 0, false},
+				{"g2", "n1 n7", 50, 60, false},
+				{"g2", "n8 n9", 62, 0, false},
 			},
 			now: 103,
 		},
 		"until the gang runs well": {
 			runs: []run{
-				{"g1", "n1 n2", 0, 20, false}, {"g1", "n3 n4", 22, 42, false}, {"g1", "n5 n6", 44, 0, false},
-				{"g2", "n1 n7", 50, 60, false}, {"g2", "n8 n9", 62, 0, false},
+				{"g1", "n1 n2", 0, 20, false},
+				{"g1", "n3 n4", 22, 42, false},
+				{"g1", "n5 n6", 44, 0, false},
+				{"g2", "n1 n7", 50, 60, false},
+				{"g2", "n8 n9", 62, 0, false},
 			},
 			now: 122, want: "Suspect n1 2",
 		},
@@ -212,7 +236,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// The verdict does not depend on the order in which watches bring the news, nor on earlier verdicts.
+// The result does not depend on the order in which watches bring the news, nor on earlier results.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for name, tt := range scenarios() {
 		want := remember(tt.runs, tt.faults, nil).Places(at(tt.now))
@@ -230,8 +254,10 @@ func TestOrderDoesNotMatter(t *testing.T) {
 
 func TestEvidence(t *testing.T) {
 	m := remember([]run{
-		{"g1", "n1 n2 n3", 0, 20, false}, {"g1", "n4 n5 n6", 22, 0, false},
-		{"g2", "n1 n7", 40, 50, false}, {"g2", "n8 n9", 52, 0, false},
+		{"g1", "n1 n2 n3", 0, 20, false},
+		{"g1", "n4 n5 n6", 22, 0, false},
+		{"g2", "n1 n7", 40, 50, false},
+		{"g2", "n8 n9", 52, 0, false},
 	}, []fault{{"n1", 51}}, nil)
 	want := []Place{{
 		Kind: KindNode, Name: "n1", State: Suspect, Score: 1.5,
@@ -252,9 +278,12 @@ func TestEvidence(t *testing.T) {
 
 func TestAvoid(t *testing.T) {
 	m := remember([]run{
-		{"g1", "n1 n2", 0, 20, false}, {"g1", "n4 n5", 22, 0, false},
-		{"g2", "n1 n3", 40, 60, false}, {"g2", "n6 n7", 62, 0, false},
-		{"g3", "n8 n9", 100, 110, false}, {"g4", "n8 n9", 112, 120, false},
+		{"g1", "n1 n2", 0, 20, false},
+		{"g1", "n4 n5", 22, 0, false},
+		{"g2", "n1 n3", 40, 60, false},
+		{"g2", "n6 n7", 62, 0, false},
+		{"g3", "n8 n9", 100, 110, false},
+		{"g4", "n8 n9", 112, 120, false},
 	}, nil, nil)
 	for _, tt := range []struct {
 		gang string

@@ -60,8 +60,8 @@ type Args struct {
 	PodGroups bool `json:"podGroups"`
 	// ReserveAfter is the time after which nodes are reserved for the first gang of the queue that waits; 0 for never.
 	ReserveAfter metav1.Duration `json:"reserveAfter"`
-	// Spares is the number of idle nodes of each lowest group, or their percentage of it, to keep for the repair of running
-	// gangs of at least SparesPriority.
+	// Spares is the number of idle nodes of each lowest group, or their percentage of it, that are kept for the repair of
+	// running gangs of at least SparesPriority.
 	Spares         intstr.IntOrString `json:"spares"`
 	SparesPriority int32              `json:"sparesPriority"`
 	// GPUAware are the weights of a node's published GPU topology.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// State is how sure a verdict is.
+// State is how sure the evidence is.
 type State string
 
 const (
@@ -51,9 +51,9 @@ type Answer struct {
 	Avoids   []string `json:"avoids,omitempty"`
 }
 
-// verdict is the result for a time. Places are ordered, the most suspect first; own has for each gang the nodes of
+// result has what is suspect at a time. Places are ordered, the most suspect first; own has for each gang the nodes of
 // its failures, the last first.
-type verdict struct {
+type result struct {
 	places []Place
 	own    map[string][]string
 }
@@ -63,7 +63,7 @@ func (m *Memory) Places(now time.Time) []Place {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.judge(now)
-	return m.verdict.places
+	return m.result.places
 }
 
 // Avoid returns the nodes that a gang had better avoid, the most suspect first: the first sure ones also if it must
@@ -80,8 +80,8 @@ func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 		}
 	}
 	for _, state := range []State{Suspect, Doubt} {
-		for i := range m.verdict.places {
-			if p := &m.verdict.places[i]; p.State == state && p.Kind == KindNode {
+		for i := range m.result.places {
+			if p := &m.result.places[i]; p.State == state && p.Kind == KindNode {
 				add(p.Name)
 			} else if p.State == state {
 				add(p.Nodes...)
@@ -89,26 +89,26 @@ func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 		}
 		if state == Suspect {
 			sure = len(nodes)
-			add(m.verdict.own[gang]...)
+			add(m.result.own[gang]...)
 		}
 	}
 	return nodes, sure
 }
 
-// judge makes a new verdict if the last one does not hold any more.
+// judge looks at the evidence again if the last one does not hold any more.
 func (m *Memory) judge(now time.Time) {
 	if !m.stale && now.Sub(m.judged) < judgeEvery && !now.Before(m.judged) {
 		return
 	}
-	m.stale, m.judged, m.verdict = false, now, verdict{own: map[string][]string{}}
+	m.stale, m.judged, m.result = false, now, result{own: map[string][]string{}}
 	m.forget(now)
 	c := m.collect(now)
 	for i := range c.attempts {
 		a := &c.attempts[i]
-		m.verdict.own[a.Gang] = append(slices.Clone(a.nodes), m.verdict.own[a.Gang]...)
+		m.result.own[a.Gang] = append(slices.Clone(a.nodes), m.result.own[a.Gang]...)
 	}
-	m.verdict.places = append(c.suspectNodes(now), c.suspectGroups(now, m.groups)...)
-	slices.SortStableFunc(m.verdict.places, func(a, b Place) int {
+	m.result.places = append(c.suspectNodes(now), c.suspectGroups(now, m.groups)...)
+	slices.SortStableFunc(m.result.places, func(a, b Place) int {
 		return cmp.Or(-cmp.Compare(a.State, b.State), cmp.Compare(b.Score, a.Score), cmp.Compare(a.Name, b.Name))
 	})
 }
