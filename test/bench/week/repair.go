@@ -213,7 +213,9 @@ func (r *repairs) handle(e *event) {
 		r.push(event{at: r.now + silentTime, kind: repair, node: e.node})
 	case crash:
 		if e.gang == nil {
-			r.failOn(e)
+			if all := r.on(e.node); len(all) > 0 { // One process ends, and its gang.
+				r.fail(all[r.rng.IntN(len(all))], e)
+			}
 		} else if e.gang.run == e.run && e.gang.nodes != nil {
 			r.fail(e.gang, e)
 		}

@@ -34,10 +34,14 @@ func (c *Controller) followEnded(ctx context.Context) {
 		ObjectType: &corev1.Pod{},
 		Handler:    handler(c.see, func(*corev1.Pod) {}),
 		Transform: func(object any) (any, error) {
-			if pod, ok := object.(*corev1.Pod); ok {
-				pod.ManagedFields, pod.Spec.Containers, pod.Spec.Volumes = nil, nil, nil
+			pod, ok := object.(*corev1.Pod)
+			if !ok {
+				return object, nil
 			}
-			return object, nil
+			slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta, Status: pod.Status}
+			slim.ManagedFields = nil
+			slim.Spec.NodeName, slim.Spec.SchedulingGroup = pod.Spec.NodeName, pod.Spec.SchedulingGroup
+			return slim, nil
 		},
 	})
 	informer.RunWithContext(ctx)
