@@ -76,7 +76,7 @@ type key struct {
 type history struct {
 	rule      *rule
 	bad, good uint16
-	// since is the begin of the first bad reading of those in bad.
+	// since is the start of the first bad reading in bad.
 	since time.Time
 	// finding is set while there is one.
 	finding *v1alpha1.DegradedLink
