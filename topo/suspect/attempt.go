@@ -49,19 +49,26 @@ func (m *Memory) collect(now time.Time) *court {
 	slices.SortFunc(c.attempts, func(a, b attempt) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Gang, b.Gang))
 	})
-	if len(c.attempts) > 0 {
-		for gang, pods := range m.gangs {
-			c.prove(pods, failures[gang], now)
+	concerned := map[string]bool{}
+	for i := range c.attempts {
+		for _, node := range c.attempts[i].nodes {
+			concerned[node] = true
 		}
+	}
+	for gang, pods := range m.gangs {
+		c.prove(pods, concerned, failures[gang], now)
 	}
 	return c
 }
 
-// prove notes the nodes on which the pods of a gang ran well.
-func (c *court) prove(pods []*Pod, failures []Pod, now time.Time) {
+// prove notes on which of some nodes the pods of a gang ran well.
+func (c *court) prove(pods []*Pod, some map[string]bool, failures []Pod, now time.Time) {
+	if len(some) == 0 {
+		return
+	}
 	wide := isWide(pods)
 	for _, p := range pods {
-		if !p.ranWell(failures, now) {
+		if !some[p.Node] || !p.ranWell(failures, now) {
 			continue
 		}
 		for _, as := range []proof{{p.Node, false}, {p.Node, wide}} {
