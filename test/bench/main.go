@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	idle := fs.Duration("idle", 10*time.Minute, "how long idle daemons are weighed")
-	number := fs.Int("weeks", 1000, "how many weeks without faults of hardware are simulated; a tenth of them with faults")
+	number := fs.Int("weeks", 100, "how many weeks without faults of hardware are simulated; a tenth of them with faults")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
