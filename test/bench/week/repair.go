@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/heddle-dev/heddle/topo/suspect"
@@ -98,22 +97,20 @@ const (
 
 // RepairOf simulates weeks.
 func RepairOf(plan Plan, trouble *Trouble, care Care, seeds ...uint64) Repair {
-	all := make([]Repair, len(seeds))
-	var tasks sync.WaitGroup
-	busy := make(chan bool, runtime.NumCPU())
-	for i, seed := range seeds {
-		busy <- true
-		tasks.Go(func() {
+	all, busy := make(chan Repair), make(chan bool, runtime.NumCPU())
+	for _, seed := range seeds {
+		go func() {
+			busy <- true
 			r := newRepairs(plan, trouble, seed)
 			r.care = care
-			all[i] = r.run()
+			one := r.run()
 			<-busy
-		})
+			all <- one
+		}()
 	}
-	tasks.Wait()
 	var sum Repair
-	for i := range all {
-		r := &all[i]
+	for range seeds {
+		r := <-all
 		sum.Failures += r.Failures
 		sum.Whole = append(sum.Whole, r.Whole...)
 		sum.Lost += r.Lost

@@ -120,3 +120,13 @@ func TestDisciplines(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// Gangs that remember where others failed leave a bad node, and suspect no other.
+func TestBadNodeIsAvoided(t *testing.T) {
+	bad := Troubles()[1]
+	careless, avoiding := RepairOf(Small(), &bad, Careless, 1), RepairOf(Small(), &bad, Avoiding, 1)
+	if share, most := avoiding.Within(); share != 1 || most == 0 || avoiding.Suspects > 0 || 2*avoiding.Failures > careless.Failures {
+		t.Errorf("%d gangs on the bad node, %d failures where careless gangs have %d, %d healthy suspects",
+			most, avoiding.Failures, careless.Failures, avoiding.Suspects)
+	}
+}
