@@ -59,7 +59,7 @@ func TestGangAvoidsNodesOnWhichGangsFailed(t *testing.T) {
 	if at := w.whole("z", 1)["z-0"].Spec.NodeName; at == first {
 		t.Errorf("z is on %s, where two gangs failed", at)
 	}
-	w.gang("last", 1, 4, 1) // There is no other room.
+	w.gang("last", 1, 4, 1) // It needs the node that the others avoid.
 	w.whole("last", 1)
 }
 

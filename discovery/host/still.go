@@ -22,7 +22,7 @@ const (
 // still is a machine without GPUs.
 type still struct {
 	machine *machine.Machine
-	// moving is what h.moved returned before it was read, and readAgain when it is read again at the latest.
+	// moving is the answer of h.moved before it was read, readAgain the time at which it is read again at the latest.
 	moving    string
 	readAgain time.Time
 }

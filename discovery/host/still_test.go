@@ -69,7 +69,7 @@ func TestQuickScanOfAHangingDevice(t *testing.T) {
 		}
 	}
 	release("4: ACTIVE")
-	for began := time.Now(); len(h.scan(t.Context(), true).Skipped) > 0 && time.Since(began) < time.Minute; {
+	for len(h.scan(t.Context(), true).Skipped) > 0 { // Until the call that hung has ended.
 	}
 	if m := h.scan(t.Context(), true); len(m.Skipped) != 0 || m.HCAs[3].Ports[0].State != sound.HCAs[3].Ports[0].State {
 		t.Errorf("it answers again, and: %v, %+v", m.Skipped, m.HCAs[3].Ports)

@@ -93,8 +93,8 @@ func forecasts(ctx context.Context, w io.Writer) ([]row, error) {
 	return []row{atMost("wrong answers of heddle plan about now", float64(wrong), 0, "", "simulated, "+plan.Name)}, nil
 }
 
-// suspects simulates weeks of failures, with and without the memory of them. Seeds from 1000 on are those that nothing
-// was tuned on.
+// suspects simulates weeks of failures, with and without the memory of them. Nothing was tuned on the
+// seeds from 1000 on.
 func suspects(w io.Writer, number int) ([]row, error) {
 	var seeds []uint64
 	for i := range number {

@@ -25,7 +25,7 @@ type End struct {
 	Netdev string
 }
 
-// Reading is what an end shows at one time.
+// Reading has the counters and the PCIe link of an end at one time.
 type Reading struct {
 	End
 	// Active is set if the link is up: a link that is down shows no errors.

@@ -197,7 +197,7 @@ func scenarios() map[string]struct {
 			},
 			now: 122, want: "Suspect n1 2",
 		},
-		"gangs that ended well are no failures": {
+		"gangs that ended well have not failed": {
 			runs: []run{{"g1", "n1 n2", 0, 20, true}, {"g2", "n1 n3", 40, 60, true}}, now: 70,
 		},
 		"a group": {runs: inGroup("a1 a2", "a3 a4", "a5 a6"), now: 200, want: "Suspect a 3"},

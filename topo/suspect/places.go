@@ -171,7 +171,7 @@ func (p *Place) add(a *attempt, now time.Time) {
 	p.Score += math.Exp2(-float64(max(now.Sub(a.Time), 0)) / float64(halfLife))
 }
 
-// groupGangs is how many gangs must fail in a group of which no two have a node in common.
+// groupGangs is how many gangs, no two with a node in common, must fail in a group.
 const groupGangs = 3
 
 // suspectGroups finds groups in which gangs fail that have nothing else in common.

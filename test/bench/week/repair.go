@@ -12,7 +12,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
-// Trouble is what makes gangs fail. Rates are per node and day.
+// Trouble makes gangs fail. Rates are per node and day.
 type Trouble struct {
 	Name string
 	// Lost nodes show it by a condition and come back after repairTime.
@@ -86,7 +86,7 @@ type repairs struct {
 	result        Repair
 }
 
-// Care is what gangs do about suspects.
+// Care selects how gangs treat suspects.
 type Care int
 
 // Careless gangs go anywhere, Avoiding ones avoid suspects where there is other room, as heddle-scheduler does.

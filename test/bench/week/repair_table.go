@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Troubles are what the table of suspects compares: what users break, one bad node beside it, and all of the rates of
+// Troubles returns the rows of the table of suspects: what users break, one bad node beside it, and all of the rates of
 // the training of Llama 3, without and with a bad node.
 func Troubles() []Trouble {
 	all := Llama3()

@@ -33,7 +33,7 @@ var errNotNative = errors.New(
 type podGroupCycle struct {
 	gang  planner.Gang
 	nodes []framework.NodeInfo
-	// reservations are what a group in need of repair must leave free; nil for what any other must.
+	// reservations bind a group in need of repair; nil for any other group.
 	reservations planner.Reservations
 	// minCount is the number of members that must have a node, and placed the number that have one.
 	minCount, placed int
