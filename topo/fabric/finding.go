@@ -121,7 +121,7 @@ func (f *Finding) Sentence() string {
 	case Unseen:
 		return f.Subject() + " is active, and its switch is not known" + expected
 	case Degraded:
-		if strings.HasPrefix(f.What, "pcie-") {
+		if strings.HasPrefix(f.What, "pcie-") || f.What == "bandwidth" {
 			return f.Subject() + " is degraded: " + f.What + " below " + f.Limit
 		}
 		return f.Subject() + " is degraded: " + f.What + " above the limit, " + f.Limit

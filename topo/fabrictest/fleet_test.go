@@ -83,7 +83,7 @@ func (f *fleet) test(t *testing.T) (faults []Fault, rounds int) {
 		for _, flow := range flows {
 			results = append(results, f.measure(flow))
 		}
-		test.Record(results)
+		test.Add(results)
 	}
 	faults, _ = test.Faults()
 	return faults, rounds

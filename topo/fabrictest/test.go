@@ -43,8 +43,8 @@ func (t *Test) Next() []Flow {
 	return next
 }
 
-// Record adds the results of a round.
-func (t *Test) Record(results []Result) { t.results = append(t.results, results...) }
+// Add adds the results of a round.
+func (t *Test) Add(results []Result) { t.results = append(t.results, results...) }
 
 // best returns the best result of each flow, without flows of nodes that gave way.
 func (t *Test) best() (all []Result) {

@@ -44,8 +44,8 @@ const (
 	retry = 200 * time.Millisecond
 )
 
-// errGone means that an agent does not answer: its node gave way to a job, or died.
-var errGone = errors.New("the agent is gone")
+// ErrGone means that an agent does not answer: its node gave way to a job, or died.
+var ErrGone = errors.New("the agent is gone")
 
 // Round measures flows at the same time: the bandwidth of all, and then the latency.
 func (n *Nodes) Round(ctx context.Context, ports []fabrictest.Port, flows []fabrictest.Flow) []fabrictest.Result {
@@ -77,7 +77,7 @@ func (n *Nodes) flow(ctx context.Context, ports []fabrictest.Port, program strin
 	}
 	switch {
 	case err != nil:
-		r.Failure, r.Gone = program+": "+err.Error(), errors.Is(err, errGone)
+		r.Failure, r.Gone = program+": "+err.Error(), errors.Is(err, ErrGone)
 	case program == "ib_read_lat":
 		r.Latency = value
 	default:
@@ -138,7 +138,7 @@ func (n *Nodes) Run(ctx context.Context, node string, args, env []string) (strin
 	case err != nil && ctx.Err() != nil:
 		return out.String(), fmt.Errorf("node %s: %s: no result in time", node, args[0])
 	case err != nil:
-		return out.String(), fmt.Errorf("node %s: %w: %w", node, errGone, err)
+		return out.String(), fmt.Errorf("node %s: %w: %w", node, ErrGone, err)
 	}
 	return out.String(), nil
 }
