@@ -55,7 +55,8 @@ type Finding struct {
 	Found    Switch `json:"found,omitzero"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
-	// End is switch for a Degraded link by the counters of the switch's port. What is its measure, Limit its limit with the limit's source, Value the value read last.
+	// End is switch for a Degraded link by the counters of the switch's port. What is its measure, Limit its limit with
+	// the limit's source, Value the value read last.
 	End   string `json:"end,omitempty"`
 	What  string `json:"what,omitempty"`
 	Limit string `json:"limit,omitempty"`

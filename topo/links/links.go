@@ -185,6 +185,7 @@ func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 // Same reports whether two lists are of the same measures of the same ends, with whatever values.
 func Same(a, b []v1alpha1.DegradedLink) bool {
 	return slices.EqualFunc(a, b, func(a, b v1alpha1.DegradedLink) bool {
-		return a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port && a.Netdev == b.Netdev && a.End == b.End && a.What == b.What
+		return a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port && a.Netdev == b.Netdev && a.End == b.End &&
+			a.What == b.What
 	})
 }

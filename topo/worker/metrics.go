@@ -101,7 +101,8 @@ func (m *Metrics) degradedLinks(found []v1alpha1.DegradedLink) {
 	m.degraded.Reset()
 	for i := range found {
 		f := &found[i]
-		m.degraded.WithLabelValues(cmp.Or(f.Netdev, f.HCA, f.ID), strconv.Itoa(int(f.Port)), cmp.Or(f.End, "node"), f.What).Set(1)
+		device, end := cmp.Or(f.Netdev, f.HCA, f.ID), cmp.Or(f.End, "node")
+		m.degraded.WithLabelValues(device, strconv.Itoa(int(f.Port)), end, f.What).Set(1)
 	}
 }
 

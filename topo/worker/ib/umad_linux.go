@@ -24,9 +24,9 @@ const (
 	offRegVersion  = 22
 )
 
-// OpenUMAD opens a port's device, such as /dev/infiniband/umad0, for
-// directed-route SMPs and queries to the subnet administrator and to switches. It changes nothing on the port and receives nothing but
-// answers; any number of programs may do so at once.
+// OpenUMAD opens a port's device, such as /dev/infiniband/umad0, for directed-route SMPs, and for queries to the subnet
+// administrator and to switches. It changes nothing on the port and receives nothing but answers; any number of
+// programs may do so at once.
 func OpenUMAD(path string) (*UMAD, error) {
 	// Not blocking, so that reads can have a deadline.
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
