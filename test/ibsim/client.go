@@ -40,14 +40,13 @@ const (
 	tidLength   = 4
 	offUMADLID  = 28
 
-	// Where a datagram to the subnet administrator has its addresses, and the
-	// port's LID is in the answer to a PortInfo.
-	classSMP            = 0x81
-	classAdministration = 0x03
-	offSourceLID        = 4
-	offQueuePair        = 8
-	serviceQueue        = 1
-	offPortLID          = 80
+	// Where a datagram with a route by LIDs has its addresses, and the port's LID
+	// is in the answer to a PortInfo.
+	classSMP     = 0x81
+	offSourceLID = 4
+	offQueuePair = 8
+	serviceQueue = 1
+	offPortLID   = 80
 
 	patience = 2 * time.Second
 	// attempts are made for each MAD: ibsim can drop some. They end before
@@ -165,7 +164,7 @@ func (c *client) serve(device *os.File) {
 // send replaces a request behind the kernel's header by its answer, if one comes.
 func (c *client) send(b []byte) bool {
 	mad := b[umadHeader:]
-	if mad[offClass] != classAdministration {
+	if mad[offClass] == classSMP {
 		return !c.virtual && c.exchange(mad, nil)
 	}
 	own := make([]byte, madLength)

@@ -207,3 +207,53 @@ func TestDirector(t *testing.T) {
 	want.Findings = []string{"node04 dead rail 4, expected MF0;director:CS8500, found "}
 	compare(t, "a dead port", want, discover(t, sim, hosts))
 }
+
+// The switch's end of a cable is read by queries with a route by LIDs, as perfquery does.
+func TestCountersOfTheSwitch(t *testing.T) {
+	tree := ibsim.FatTree{Hosts: 4, Rails: 2, PerUnit: 4, Spines: 1, Uplinks: 1}
+	sim := simulate(t, tree.Write, tree.HCA(0, 0))
+	leaf, port := tree.Leaf(2, 1)
+	count := func(node string, port int, counter string, n int) {
+		t.Helper()
+		if err := sim.Count(node, port, counter, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := ib.New(sim.Open, "", nil)
+	read := func(at int64) (c *v1alpha1.Counters) {
+		t.Helper()
+		hca := tree.HCA(2, 1)
+		rail := v1alpha1.Rail{
+			ID: hca, HCA: "mlx5_1", Port: 1, LinkLayer: machine.InfiniBand, LinkState: v1alpha1.LinkActive,
+		}
+		q := worker.Query{
+			Topology: config.Default().Topology, Ports: []worker.Port{{Rail: rail, UMAD: []string{hca}}}, Counted: time.Unix(at, 0),
+		}
+		r := source.Discover(t.Context(), q)
+		if len(r.Links) != 1 || len(r.Skipped) != 0 {
+			t.Fatalf("%+v", r)
+		}
+		return r.Links[0].Counters
+	}
+	if diff := cmp.Diff(&v1alpha1.Counters{}, read(1)); diff != "" {
+		t.Errorf("no errors (-want +got):\n%s", diff)
+	}
+	count(leaf, port, "SymbolErrorCounter", 1234)
+	count(leaf, port, "LinkErrorRecoveryCounter", 3)
+	count(leaf, port, "LinkDownedCounter", 2)
+	count(leaf, port, "PortRcvErrors", 7)
+	count(leaf, port+1, "SymbolErrorCounter", 99) // Another port's, and the node's own.
+	count(tree.HCA(2, 1), 1, "SymbolErrorCounter", 98)
+	want := &v1alpha1.Counters{SymbolErrors: 1234, LinkErrorRecoveries: 3, LinkDowns: 2, ReceiveErrors: 7}
+	if diff := cmp.Diff(want, read(2)); diff != "" {
+		t.Errorf("errors (-want +got):\n%s", diff)
+	}
+	if c := read(2); c != nil {
+		t.Errorf("read twice for one reading of the node's: %+v", c)
+	}
+	count(leaf, port, "SymbolErrorCounter", 1<<20) // It stops, and ibsim has no wide ones.
+	want.SymbolErrors = 65535
+	if diff := cmp.Diff(want, read(3)); diff != "" {
+		t.Errorf("a counter that stops (-want +got):\n%s", diff)
+	}
+}

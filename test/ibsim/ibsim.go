@@ -118,6 +118,15 @@ func (s *Sim) Move(node string, port int, to string, toPort int) error {
 	return err
 }
 
+// Count sets a counter of a node's port, such as SymbolErrorCounter.
+func (s *Sim) Count(node string, port int, counter string, n int) error {
+	text, err := s.Command("PerformanceSet %q[%d] PortCounters.%s=%d", node, port, counter, n)
+	if err == nil && !strings.Contains(text, "has been set") {
+		err = fmt.Errorf("ibsim: %s", text)
+	}
+	return err
+}
+
 // Environ is what a program needs that is to see the fabric as host through
 // ibsim's own library: opensm, ibnetdiscover. host is a node such as
 // "H-946dae0300000000".

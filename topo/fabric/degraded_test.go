@@ -36,9 +36,11 @@ func TestDegradedLinks(t *testing.T) {
 		return b.Snapshot(start)
 	}
 	healthy := tree()
+	far := link("mlx5_2", "0000:02:00.0", 1, "link-downs")
+	far.End = v1alpha1.SwitchEnd
 	got := tree(
 		link("mlx5_2", "0000:02:00.0", 1, "symbol-errors"), link("mlx5_2", "0000:02:00.0", 0, "pcie-width"),
-		link("", "GPU-1", 0, "pcie-width"),
+		link("", "GPU-1", 0, "pcie-width"), far,
 	)
 	finding := func(hca, id string, port, rail int32, what string) fabric.Finding {
 		return fabric.Finding{
@@ -46,9 +48,11 @@ func TestDegradedLinks(t *testing.T) {
 			Since: since,
 		}
 	}
+	atSwitch := finding("mlx5_2", "0000:02:00.0", 1, 2, "link-downs")
+	atSwitch.End = v1alpha1.SwitchEnd
 	want := []fabric.Finding{
 		finding("", "GPU-1", 0, 0, "pcie-width"), finding("mlx5_2", "0000:02:00.0", 0, 2, "pcie-width"),
-		finding("mlx5_2", "0000:02:00.0", 1, 2, "symbol-errors"),
+		finding("mlx5_2", "0000:02:00.0", 1, 2, "symbol-errors"), atSwitch,
 	}
 	if diff := cmp.Diff(want, got.Findings()); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)

@@ -55,7 +55,9 @@ type Finding struct {
 	Found    Switch `json:"found,omitzero"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
-	// What is the measure of a Degraded link, Limit its limit with the limit's source, Value the value read last.
+	// End is switch for a Degraded link by the counters of the switch's port. What is its measure, Limit its limit with
+	// the limit's source, Value the value read last.
+	End   string `json:"end,omitempty"`
 	What  string `json:"what,omitempty"`
 	Limit string `json:"limit,omitempty"`
 	Value string `json:"value,omitempty"`
@@ -77,7 +79,7 @@ func compareFindings(a, b Finding) int {
 	return cmp.Or(
 		strings.Compare(a.Node, b.Node), cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane),
 		strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(string(a.Kind), string(b.Kind)),
-		strings.Compare(a.Other, b.Other), strings.Compare(a.What, b.What),
+		strings.Compare(a.Other, b.Other), strings.Compare(a.End, b.End), strings.Compare(a.What, b.What),
 	)
 }
 
@@ -121,6 +123,9 @@ func (f *Finding) Sentence() string {
 	case Unseen:
 		return f.Subject() + " is active, and its switch is not known" + expected
 	case Degraded:
+		if f.End != "" {
+			return f.Subject() + " is degraded at the " + f.End + "'s end: " + f.What + " above the limit, " + f.Limit
+		}
 		if strings.HasPrefix(f.What, "pcie-") || f.What == "bandwidth" {
 			return f.Subject() + " is degraded: " + f.What + " below " + f.Limit
 		}

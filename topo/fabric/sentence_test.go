@@ -28,6 +28,10 @@ func TestSentence(t *testing.T) {
 			"mlx5_3 port 1 (rail 3) is degraded: symbol-errors above the limit, 1.0e-12 per bit (IBTA)",
 		},
 		{
+			fabric.Finding{Kind: fabric.Degraded, HCA: "mlx5_3", Port: 1, Rail: 3, End: "switch", What: "symbol-errors", Limit: "1.0e-12 per bit (IBTA)"},
+			"mlx5_3 port 1 (rail 3) is degraded at the switch's end: symbol-errors above the limit, 1.0e-12 per bit (IBTA)",
+		},
+		{
 			fabric.Finding{Kind: fabric.Degraded, ID: "GPU-1", What: "pcie-width", Limit: "x16 (PCIe)"},
 			"GPU GPU-1 is degraded: pcie-width below x16 (PCIe)",
 		},

@@ -23,6 +23,8 @@ type End struct {
 	Port int32
 	// Netdev is the slave under a LAG.
 	Netdev string
+	// Side is [v1alpha1.SwitchEnd] for the switch's port, empty for the node's.
+	Side string
 }
 
 // Reading has the counters and the PCIe link of an end at one time.
@@ -95,7 +97,7 @@ func New(findings []v1alpha1.DegradedLink) *Tracker {
 	for i := range findings {
 		f := findings[i]
 		if r := ruleOf(f.What); r != nil {
-			t.known[key{End{f.HCA, f.ID, f.Port, f.Netdev}, f.What}] = &history{rule: r, finding: &f}
+			t.known[key{End{f.HCA, f.ID, f.Port, f.Netdev, f.End}, f.What}] = &history{rule: r, finding: &f}
 		}
 	}
 	return t
@@ -152,7 +154,7 @@ func (t *Tracker) add(k key, at time.Time, s *sample) {
 	switch {
 	case h.finding == nil && s.begins(h):
 		h.finding = &v1alpha1.DegradedLink{
-			HCA: k.HCA, ID: k.ID, Port: k.Port, Netdev: k.Netdev, What: k.what,
+			HCA: k.HCA, ID: k.ID, Port: k.Port, Netdev: k.Netdev, End: k.Side, What: k.what,
 			Value: s.evidence(h), Limit: s.limit, Source: s.source, Since: whole(h.since), Time: whole(at),
 		}
 	case s.ends(h):
@@ -166,7 +168,7 @@ func whole(at time.Time) metav1.Time { return metav1.NewTime(at.UTC().Truncate(t
 // maxFindings is the bound of a NodeTopology.
 const maxFindings = 64
 
-// Findings returns the links that are degraded, sorted by ID, port, netdev and measure.
+// Findings returns the links that are degraded, sorted by ID, port, netdev, end and measure.
 func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 	for _, h := range t.known {
 		if h.finding != nil {
@@ -175,7 +177,7 @@ func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 	}
 	slices.SortFunc(all, func(a, b v1alpha1.DegradedLink) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev),
-			strings.Compare(a.What, b.What), strings.Compare(a.HCA, b.HCA))
+			strings.Compare(a.End, b.End), strings.Compare(a.What, b.What), strings.Compare(a.HCA, b.HCA))
 	})
 	return all[:min(len(all), maxFindings)]
 }
@@ -183,6 +185,7 @@ func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 // Same reports whether two lists are of the same measures of the same ends, with whatever values.
 func Same(a, b []v1alpha1.DegradedLink) bool {
 	return slices.EqualFunc(a, b, func(a, b v1alpha1.DegradedLink) bool {
-		return a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port && a.Netdev == b.Netdev && a.What == b.What
+		return a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port && a.Netdev == b.Netdev && a.End == b.End &&
+			a.What == b.What
 	})
 }

@@ -17,16 +17,31 @@ func (w *Worker) followLinks(in *input) []v1alpha1.DegradedLink {
 		w.links = links.New(in.before.DegradedLinks)
 	}
 	if now := in.counters; now != nil && now != w.scan {
+		in.far = in.farCounters()
 		w.links.Add(now.Time, in.readings())
 		w.Metrics.congestion(w.scan, now)
-		w.scan = now
+		w.scan, w.far = now, in.far
 	}
+	in.far = w.far
 	found := w.links.Findings()
 	w.Metrics.degradedLinks(found)
 	return found
 }
 
-// readings are of the ports with counters, and of the PCIe links of HCAs and GPUs.
+// farCounters are the counters of switches' ports in the answers of this pass.
+func (in *input) farCounters() map[PortKey]*v1alpha1.Counters {
+	far := map[PortKey]*v1alpha1.Counters{}
+	for i := range in.answers {
+		for _, l := range in.answers[i].Links {
+			if l.Counters != nil {
+				far[l.PortKey] = l.Counters
+			}
+		}
+	}
+	return far
+}
+
+// readings are of the ports with counters, of the switches' ports behind them, and of the PCIe links of HCAs and GPUs.
 func (in *input) readings() (all []links.Reading) {
 	devices := map[string]links.Reading{}
 	for i := range in.ports {
@@ -38,6 +53,11 @@ func (in *input) readings() (all []links.Reading) {
 		device := devices[r.ID]
 		if c, ok := in.counters.Of(portID(r)); ok {
 			one.Counters, device.Bytes = &c.Counters, device.Bytes+c.Bytes
+			all = append(all, one)
+		}
+		// Behind a link that is down, no switch can be asked: that tells nothing.
+		if far := in.far[keyOf(r)]; far != nil || r.LinkLayer == machine.InfiniBand && !one.Active {
+			one.Side, one.Counters = v1alpha1.SwitchEnd, far
 			all = append(all, one)
 		}
 		device.End, device.RateGbps = links.End{HCA: r.HCA, ID: r.ID}, max(device.RateGbps, r.RateGbps)
@@ -76,9 +96,19 @@ func (in *input) degradedLinks() []v1alpha1.DegradedLink {
 
 // full notes counters that have stopped.
 func (in *input) full(r *v1alpha1.Rail, skip func(name, reason string)) {
-	c, ok := in.counters.Of(portID(r))
-	if names := links.Full(&c.Counters); ok && r.LinkLayer == machine.InfiniBand && len(names) > 0 {
-		skip(fmt.Sprintf("%s port %d", r.HCA, r.Port), strings.Join(names, ", ")+
-			": the counter has stopped at its highest value; perfquery -R clears it")
+	if r.LinkLayer != machine.InfiniBand {
+		return
+	}
+	name := fmt.Sprintf("%s port %d", r.HCA, r.Port)
+	note := func(name string, c *v1alpha1.Counters) {
+		if names := links.Full(c); len(names) > 0 {
+			skip(name, strings.Join(names, ", ")+": the counter has stopped at its highest value; perfquery -R clears it")
+		}
+	}
+	if c, ok := in.counters.Of(portID(r)); ok {
+		note(name, &c.Counters)
+	}
+	if far := in.far[keyOf(r)]; far != nil {
+		note("switch of "+name, far)
 	}
 }

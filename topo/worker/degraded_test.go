@@ -86,6 +86,66 @@ func TestDegradedLinks(t *testing.T) {
 	})
 }
 
+// The switch's end of a cable is judged by itself, while the node's end counts nothing.
+func TestDegradedAtTheSwitch(t *testing.T) {
+	tree := sysfstest.New(t)
+	dir := "sys/class/infiniband/mlx5_0/ports/1/"
+	tree.Write(dir+"link_layer", "InfiniBand")
+	tree.Write(dir+"counters/symbol_error", "0")
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.machine.HCAs[0].Ports[0].RateGbps = new(400.0)
+		b.Counters = rdma.NewCounters(tree.Sys(), rdma.CountersEvery)
+		b.far = &v1alpha1.Counters{}
+		read := func(n int, each int64) {
+			t.Helper()
+			for range n {
+				if b.far != nil {
+					b.far.SymbolErrors += each
+				}
+				b.Counters.Scan()
+				for range 10 {
+					b.round(t)
+					<-time.After(30 * time.Second)
+				}
+			}
+		}
+		found := func(when string, writes, want int) {
+			t.Helper()
+			got := b.object.Spec.DegradedLinks
+			if len(got) != want || want > 0 && (got[0].End != v1alpha1.SwitchEnd || got[0].HCA != "mlx5_0" || got[0].Value != "1.0e-11 per bit") {
+				t.Errorf("%s: %+v", when, got)
+			}
+			if b.applies != writes {
+				t.Errorf("%s: %d writes, want %d", when, b.applies, writes)
+			}
+		}
+		read(3, 1200)
+		found("two bad readings", 1, 0)
+		read(1, 1200)
+		found("three bad readings", 2, 1)
+		b.machine.HCAs[0].Ports[0].State = machine.PortDown
+		far := b.far
+		b.far = nil
+		read(7, 0)
+		found("a link that is down tells nothing", 3, 1)
+		b.machine.HCAs[0].Ports[0].State = machine.PortActive
+		b.far = far
+		read(7, 0)
+		found("six good readings", 6, 0) // The link is up, the value after an hour, and the end.
+		read(4, 1200)
+		found("errors again", 7, 1)
+		b.far = nil
+		read(6, 0)
+		found("a switch that answers no more", 8, 0)
+		b.far = &v1alpha1.Counters{SymbolErrors: 65535}
+		read(1, 0)
+		if got := b.object.Spec.Skipped; len(got) != 1 || got[0].Name != "switch of mlx5_0 port 1" {
+			t.Errorf("skipped: %+v", got)
+		}
+	})
+}
+
 // A counter that stands at its highest value is named once, with what to do.
 func TestFullCounters(t *testing.T) {
 	tree := sysfstest.New(t)

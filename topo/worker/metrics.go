@@ -53,8 +53,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"source"}),
 		degraded: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "degraded_link",
-			Help: "1 for each end of a link that is worse than its limit.",
-		}, []string{"device", "port", "what"}),
+			Help: "1 for each end of a link that is worse than its limit; end is node or switch.",
+		}, []string{"device", "port", "end", "what"}),
 		traffic: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "port_congestion",
 			Help: "Transmit waits (ticks) and PFC pause frames of a port per second, between the last two readings.",
@@ -101,7 +101,8 @@ func (m *Metrics) degradedLinks(found []v1alpha1.DegradedLink) {
 	m.degraded.Reset()
 	for i := range found {
 		f := &found[i]
-		m.degraded.WithLabelValues(cmp.Or(f.Netdev, f.HCA, f.ID), strconv.Itoa(int(f.Port)), f.What).Set(1)
+		device, end := cmp.Or(f.Netdev, f.HCA, f.ID), cmp.Or(f.End, "node")
+		m.degraded.WithLabelValues(device, strconv.Itoa(int(f.Port)), end, f.What).Set(1)
 	}
 }
 

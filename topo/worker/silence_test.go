@@ -203,7 +203,7 @@ func TestBoardsOfADirector(t *testing.T) {
 		r.Enter(q, v1alpha1.SourceStatic, &Place{Rails: []v1alpha1.Rail{
 			{Switch: &v1alpha1.Switch{ID: "b1", Name: tt.name}, SwitchPort: tt.port},
 		}}, 80)
-		want := Link{PortKey{ID: "a", Port: 1}, v1alpha1.Switch{ID: tt.id, Name: tt.want}, tt.at, 80}
+		want := Link{PortKey{ID: "a", Port: 1}, v1alpha1.Switch{ID: tt.id, Name: tt.want}, tt.at, 80, nil}
 		if diff := cmp.Diff([]Link{want}, r.Links); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}

@@ -54,6 +54,9 @@ type Query struct {
 	// Leaves lists the switches to report uplinks of, Uplinks the last reported uplinks.
 	Leaves  []string
 	Uplinks []v1alpha1.Uplink
+	// Counted is the time of the newest reading of the node's counters: once for each a source reads the counters of
+	// the switches' ports.
+	Counted time.Time
 }
 
 // Port is one port of the machine: its part of the report without the switch, and the devices
@@ -103,6 +106,8 @@ type Link struct {
 	SwitchPort string
 	// Confidence is in percent; see [v1alpha1.Rail].
 	Confidence int32
+	// Counters are those of the switch's port, if they were read in this pass.
+	Counters *v1alpha1.Counters
 }
 
 // Absence is the reason why a source reports no link of a port, or no path.
@@ -199,7 +204,7 @@ func (r *Report) Enter(q *Query, source v1alpha1.Source, place *Place, confidenc
 			p := &q.Ports[j]
 			if p.Role == string(machine.RoleFabric) && p.Rail.Rail == rail.Rail && p.Plane == rail.Plane {
 				found = true
-				end := Link{p.Key(), *rail.Switch, rail.SwitchPort, confidence}
+				end := Link{PortKey: p.Key(), Switch: *rail.Switch, SwitchPort: rail.SwitchPort, Confidence: confidence}
 				if m := board.FindStringSubmatch(end.Switch.Name); m != nil { // One of several of a director.
 					end.Switch = v1alpha1.Switch{ID: m[1], Name: m[1]}
 					end.SwitchPort = strings.TrimSuffix(m[2]+"/"+end.SwitchPort, "/")

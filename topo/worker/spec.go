@@ -67,6 +67,8 @@ type input struct {
 	now time.Time
 	// counters are nil where ports are replayed.
 	counters *rdma.CounterScan
+	// far are the counters of the switches' ports in the same reading.
+	far map[PortKey]*v1alpha1.Counters
 	// degraded are the links that are degraded.
 	degraded []v1alpha1.DegradedLink
 }

@@ -71,6 +71,8 @@ type Worker struct {
 	// links follows the readings of counters, scan is the last one; nil before the first.
 	links *links.Tracker
 	scan  *rdma.CounterScan
+	// far are the counters of the switches' ports in the last reading.
+	far map[PortKey]*v1alpha1.Counters
 }
 
 // New returns a Worker; Run starts it.
@@ -159,12 +161,14 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 	m := c.WithRoles(c.WithoutExcluded(w.Machines.Machine()))
 	in := input{machine: m, topology: &c.Topology, before: &w.memory, now: began, counters: w.Counters.Last()}
 	in.ports, in.omitted = Ports(m, w.memory.Rails)
-	in.degraded = w.followLinks(&in)
 	passing, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
 	q := Query{
 		Node: w.NodeName, Ports: in.ports, Topology: c.Topology, Leaves: w.state.leaves, Uplinks: w.memory.Uplinks,
 		Labels: w.labels,
+	}
+	if in.counters != nil {
+		q.Counted = in.counters.Time
 	}
 	w.pending = false
 	for _, s := range w.Sources {
@@ -175,6 +179,7 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 			w.pending = w.pending || why == Pending
 		}
 	}
+	in.degraded = w.followLinks(&in)
 	spec := merge(in)
 	if ctx.Err() == nil {
 		w.memory, w.passed = remember(&w.memory, &spec), time.Now()

@@ -27,8 +27,11 @@ type bed struct {
 	// runs. leaf is what the source reports of port 1; empty is no answer.
 	leaf string
 	why  Absence
-	// known are the uplinks in the last query.
-	known []v1alpha1.Uplink
+	// known are the uplinks in the last query, counted its reading of counters.
+	known   []v1alpha1.Uplink
+	counted time.Time
+	// far are the counters of the switch's port, nil for none.
+	far *v1alpha1.Counters
 }
 
 func (b *bed) Machine() *machine.Machine { return b.machine }
@@ -47,11 +50,15 @@ func (b *bed) Discover(_ context.Context, q Query) (r Report) {
 	defer b.mu.Unlock()
 	for _, p := range q.Ports {
 		if b.leaf != "" {
-			r.Links = append(r.Links, Link{PortKey: p.Key(), Switch: v1alpha1.Switch{ID: b.leaf}, Confidence: 100})
+			l := Link{PortKey: p.Key(), Switch: v1alpha1.Switch{ID: b.leaf}, Confidence: 100}
+			if b.far != nil && !q.Counted.Equal(b.counted) {
+				l.Counters = new(*b.far)
+			}
+			r.Links = append(r.Links, l)
 		}
 		r.Without(p.Key(), b.why)
 	}
-	b.known = q.Uplinks
+	b.known, b.counted = q.Uplinks, q.Counted
 	for _, leaf := range q.Leaves {
 		r.Uplinks = append(r.Uplinks, v1alpha1.Uplink{Leaf: leaf, Port: 33, Peer: "spine-1"})
 	}

@@ -177,6 +177,9 @@ type Counters struct {
 	Time metav1.Time `json:"time"`
 }
 
+// SwitchEnd is the end of a DegradedLink with the counters of the switch's port.
+const SwitchEnd = "switch"
+
 // DegradedLink is one end of a link that has been worse than its limit in several readings.
 type DegradedLink struct {
 	// HCA is the RDMA device's name: mlx5_0. Empty for the link of a GPU.
@@ -199,6 +202,10 @@ type DegradedLink struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Netdev string `json:"netdev,omitempty"`
+	// End is switch if the counters are of the switch's port; absent for the node's end.
+	// +optional
+	// +kubebuilder:validation:Enum=switch
+	End string `json:"end,omitempty"`
 	// What is the measure: symbol-errors, receive-errors, icrc-errors, crc-errors, fec-errors,
 	// link-downs, link-error-recoveries, pcie-width or pcie-speed.
 	// +kubebuilder:validation:MaxLength=32

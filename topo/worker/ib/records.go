@@ -67,15 +67,19 @@ func toAdministrator(b *[umadLength]byte, p *worker.Port) error {
 	if err != nil {
 		return fmt.Errorf("subnet prefix: %w", err)
 	}
-	be := binary.BigEndian
-	be.PutUint32(b[offQueuePair:], serviceQueue)
-	be.PutUint32(b[offQueueKey:], serviceQueueKey)
-	be.PutUint16(b[offLID:], p.SMLID)
+	toServices(b, p.SMLID, p.PKeyIndex)
 	b[offHasGRH] = 1
-	be.PutUint64(b[offGID:], prefix)
-	be.PutUint64(b[offGID+8:], administratorID)
-	binary.NativeEndian.PutUint16(b[offPKeyIndex:], p.PKeyIndex)
+	binary.BigEndian.PutUint64(b[offGID:], prefix)
+	binary.BigEndian.PutUint64(b[offGID+8:], administratorID)
 	return nil
+}
+
+// toServices addresses a datagram to the queue pair 1 of a LID.
+func toServices(b *[umadLength]byte, lid, pkeyIndex uint16) {
+	binary.BigEndian.PutUint32(b[offQueuePair:], serviceQueue)
+	binary.BigEndian.PutUint32(b[offQueueKey:], serviceQueueKey)
+	binary.BigEndian.PutUint16(b[offLID:], lid)
+	binary.NativeEndian.PutUint16(b[offPKeyIndex:], pkeyIndex)
 }
 
 // record asks the administrator for one record.

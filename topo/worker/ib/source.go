@@ -4,6 +4,8 @@
 // subnet manager ran. On request it also asks the ports of a leaf switch for
 // its uplinks, at a bounded rate. For a virtual function, which sends no SMPs,
 // it asks the subnet administrator for its records of the link and the switch.
+// As often as the node's own error counters are read, it reads the counters of
+// the switch's port.
 //
 // It owns the codec of those datagrams and the kernel's interface to them,
 // /dev/infiniband/umadN. It never sends anything but Get, never goes more than
@@ -12,6 +14,7 @@
 package ib
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +38,7 @@ type Source struct {
 	changed notify.Signal
 	// calls are of every port ever asked. One with a stuck driver is not
 	// repeated.
-	calls bounded.Group[worker.PortKey, Node]
+	calls bounded.Group[worker.PortKey, answer]
 
 	// leaves are the switches to walk, walks has the outcome of
 	// the walk that runs.
@@ -44,6 +47,10 @@ type Source struct {
 	records map[worker.PortKey]known
 	walks   chan walk
 	walking bool
+
+	// counted is the reading of counters for which switches were asked last, uncounted why one of them did not answer.
+	counted   time.Time
+	uncounted string
 }
 
 // New returns a Source. open opens one of an HCA's devices by its name, such as
@@ -67,6 +74,10 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 		return r
 	}
 	ports := map[worker.PortKey]*worker.Port{}
+	count := !q.Counted.Equal(s.counted)
+	if s.counted = q.Counted; count {
+		s.uncounted = ""
+	}
 	var asked []worker.PortKey
 	for i := range q.Ports {
 		p := &q.Ports[i]
@@ -78,27 +89,35 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 		default:
 			ports[p.Key()] = p
 			if n, ok := s.remembered(p); ok {
-				report(&r, p, n, nil)
+				report(&r, p, &answer{Node: n}, nil)
 			} else {
 				asked = append(asked, p.Key())
 			}
 		}
 	}
-	answers := s.calls.Ask(ctx, asked, func(k worker.PortKey) (Node, error) { return s.neighbor(ctx, ports[k]) })
+	answers := s.calls.Ask(ctx, asked, func(k worker.PortKey) (answer, error) {
+		return s.neighbor(ctx, ports[k], count)
+	})
 	for i, a := range answers {
 		p := ports[asked[i]]
-		report(&r, p, a.Value, a.Err)
+		report(&r, p, &a.Value, a.Err)
 		if p.Virtual && a.Err == nil {
-			s.records[p.Key()] = known{a.Value, p.LID, time.Now().Add(recordAge)}
+			s.records[p.Key()] = known{a.Value.Node, p.LID, time.Now().Add(recordAge)}
 		}
+		if a.Value.reason != nil {
+			s.uncounted = cmp.Or(s.uncounted, portName(p)+": "+a.Value.reason.Error())
+		}
+	}
+	if s.uncounted != "" {
+		r.Skip(switchCounters, s.uncounted)
 	}
 	s.uplinks(ctx, &q, &r, ports)
 	return r
 }
 
 // report enters the outcome of one port.
-func report(r *worker.Report, p *worker.Port, n Node, err error) {
-	name := p.HCA + " port " + strconv.Itoa(int(p.Port))
+func report(r *worker.Report, p *worker.Port, n *answer, err error) {
+	name := portName(p)
 	switch {
 	case err != nil:
 		r.Skip(name, explain(p, err))
@@ -109,9 +128,12 @@ func report(r *worker.Report, p *worker.Port, n Node, err error) {
 		name, port := n.inChassis()
 		r.Links = append(r.Links, worker.Link{
 			PortKey: p.Key(), Switch: v1alpha1.Switch{ID: n.System, Name: name}, SwitchPort: port, Confidence: 100,
+			Counters: n.counters,
 		})
 	}
 }
+
+func portName(p *worker.Port) string { return p.HCA + " port " + strconv.Itoa(int(p.Port)) }
 
 // inChassis returns the switch's name and the port's. A board of a director is named after both, as
 // in MF0;director:CS8500/L07/U1: the part after the slash is the board's.
@@ -129,24 +151,27 @@ func (n *Node) inChassis() (name, port string) {
 
 // neighbor asks for the node behind a port: two SMPs at hop 1, or where none can
 // be sent two records of the subnet administrator. A node that rejects the
-// request for its description is still a neighbor.
-func (s *Source) neighbor(ctx context.Context, p *worker.Port) (n Node, err error) {
+// request for its description is still a neighbor, and so is one without counters.
+func (s *Source) neighbor(ctx context.Context, p *worker.Port, count bool) (a answer, err error) {
 	err = s.with(ctx, p, func(u *UMAD) error {
 		port := byte(p.Port) //nolint:gosec // Port numbers are 1 to 255.
-		n, err = u.nodeInfo(ctx, port)
+		a.Node, err = u.nodeInfo(ctx, port)
 		if cannotAsk(p, err) {
-			n, err = u.recorded(ctx, p)
+			a.Node, err = u.recorded(ctx, p)
 			return err
 		}
 		if err != nil {
 			return u.key.blame(err)
 		}
-		if n.Name, err = u.nodeDescription(ctx, port); errors.Is(err, errStatus) {
-			return nil
+		if a.Name, err = u.nodeDescription(ctx, port); err != nil && !errors.Is(err, errStatus) {
+			return err
 		}
-		return err
+		if count && a.Type == Switch {
+			a.counters, a.reason = u.counters(ctx, p, byte(a.Port)) //nolint:gosec // As above.
+		}
+		return nil
 	})
-	return n, err
+	return a, err
 }
 
 // cannotAsk reports whether an error comes from a port without an SMI. Some

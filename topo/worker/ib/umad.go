@@ -49,10 +49,10 @@ var (
 type UMAD struct {
 	file *os.File
 	// agent is the kernel's number of this user of the port, administration that
-	// of its queries to the subnet administrator.
-	agent, administration, tid uint32
-	// noSMI means that the port has no queue pair 0.
-	noSMI bool
+	// of its queries to the subnet administrator, manager that of its questions for counters.
+	agent, administration, manager, tid uint32
+	// noSMI means that the port has no queue pair 0, noServices that it has no queue pair 1.
+	noSMI, noServices bool
 	// key is the fabric's M_Key.
 	key mkey
 	// pace is received from before each SMP; nil: they are sent at once.
@@ -60,9 +60,9 @@ type UMAD struct {
 }
 
 // NewUMAD takes a file of the kernel's interface over which directed-route SMPs
-// and queries may be sent, both as this agent.
+// and queries may be sent, all as this agent.
 func NewUMAD(file *os.File, agent uint32) *UMAD {
-	return &UMAD{file: file, agent: agent, administration: agent}
+	return &UMAD{file: file, agent: agent, administration: agent, manager: agent}
 }
 
 // Close ends the agent.

@@ -24,9 +24,9 @@ const (
 	offRegVersion  = 22
 )
 
-// OpenUMAD opens a port's device, such as /dev/infiniband/umad0, for
-// directed-route SMPs and queries to the subnet administrator. It changes nothing on the port and receives nothing but
-// answers; any number of programs may do so at once.
+// OpenUMAD opens a port's device, such as /dev/infiniband/umad0, for directed-route SMPs, and for queries to the subnet
+// administrator and to switches. It changes nothing on the port and receives nothing but answers; any number of
+// programs may do so at once.
 func OpenUMAD(path string) (*UMAD, error) {
 	// Not blocking, so that reads can have a deadline.
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
@@ -40,7 +40,8 @@ func OpenUMAD(path string) (*UMAD, error) {
 	return u, nil
 }
 
-// registered makes both agents. A port without queue pair 0 has the second alone.
+// registered makes the agents. A port without queue pair 0, such as that of a virtual function, has those of queue
+// pair 1 alone, and an SMI device has the other alone.
 func registered(file *os.File) (*UMAD, error) {
 	// The kernel accepts this only before the first agent.
 	if err := ioctl(file, umadEnablePKey, nil); err != nil {
@@ -51,12 +52,18 @@ func registered(file *os.File) (*UMAD, error) {
 	if err != nil && !noSMI {
 		return nil, err
 	}
-	second, err := register(file, serviceQueue, classAdministration, administration)
+	u := NewUMAD(file, agent)
+	u.noSMI = noSMI
+	u.administration, err = register(file, serviceQueue, classAdministration, administration)
+	if u.noServices = errors.Is(err, ErrNotInfiniBand); u.noServices && !noSMI {
+		return u, nil
+	}
+	if err == nil {
+		u.manager, err = register(file, serviceQueue, classPerformance, classVersion)
+	}
 	if err != nil {
 		return nil, err
 	}
-	u := NewUMAD(file, agent)
-	u.administration, u.noSMI = second, noSMI
 	return u, nil
 }
 

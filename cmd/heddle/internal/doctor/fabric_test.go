@@ -26,6 +26,8 @@ func TestSourcesAreExplained(t *testing.T) {
 		HCA: "mlx5_0", ID: "0000:18:00.0", Port: 1, What: "symbol-errors", Value: "3.1e-11 per bit", Limit: "1.0e-12 per bit",
 		Source: "IBTA", Since: silent.Since,
 	}
+	far := slow
+	far.End = v1alpha1.SwitchEnd
 	narrow := v1alpha1.DegradedLink{
 		ID: "GPU-1", What: "pcie-width", Value: "x8", Limit: "x16", Source: "PCIe", Since: silent.Since,
 	}
@@ -40,11 +42,13 @@ func TestSourcesAreExplained(t *testing.T) {
 			"heddle-topo-worker: knows the switch behind none of the node's active ports: the node is in no group",
 			"heddle-topo-worker: mlx5_0 port 1, mlx5_1 port 1: no LLDP frame",
 		}, 1},
-		{"degraded", v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{cabled}, DegradedLinks: []v1alpha1.DegradedLink{slow, narrow}}, []string{
+		{"degraded", v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{cabled}, DegradedLinks: []v1alpha1.DegradedLink{slow, far, narrow}}, []string{
 			"link of mlx5_0 port 1: is degraded since 2023-11-14T22:13:20Z: symbol-errors is 3.1e-11 per bit, " +
 				"the limit is 1.0e-12 per bit (IBTA)",
+			"link of mlx5_0 port 1, the switch's end: is degraded since 2023-11-14T22:13:20Z: symbol-errors is 3.1e-11 per bit, " +
+				"the limit is 1.0e-12 per bit (IBTA)",
 			"link of GPU GPU-1: is degraded since 2023-11-14T22:13:20Z: pcie-width is x8, the limit is x16 (PCIe)",
-		}, 2},
+		}, 3},
 		{"silent", v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{cabled}, Stale: []v1alpha1.StaleSource{silent}}, []string{
 			"source cluster-manager: is silent since 2023-11-14T22:13:20Z: it answers 503",
 		}, 0},

@@ -259,6 +259,9 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 		if d.Port > 0 {
 			name += fmt.Sprintf(" port %d", d.Port)
 		}
+		if d.End != "" {
+			name += ", the " + d.End + "'s end"
+		}
 		l.problem("link of "+name, "docs/operate/slow-link.md has what to do.",
 			"is degraded since %s: %s is %s, the limit is %s (%s)",
 			rfc3339(d.Since.Time), d.What, d.Value, d.Limit, d.Source)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -86,7 +87,7 @@ func hca(f *fabric.Finding) string {
 // expected returns the switch that a cable belongs on, or the limit of a link.
 func expected(f *fabric.Finding) string {
 	if f.Kind == fabric.Degraded {
-		return f.What + " " + f.Limit
+		return strings.TrimSpace(f.End + " " + f.What + " " + f.Limit)
 	}
 	return end(f.Expected)
 }

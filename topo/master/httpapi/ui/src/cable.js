@@ -2,7 +2,7 @@
 // the elements that it makes.
 
 import { make, mark } from './dom.js';
-import { count, far, faultName, number } from './format.js';
+import { count, far, faultName, measure, number } from './format.js';
 
 /** keyOf names a port on its node in addresses: "node7/3", "node7/3.1" of plane 1. */
 export const keyOf = (p) => `${p.node}/${p.rail}${p.plane ? `.${p.plane}` : ''}`;
@@ -60,7 +60,7 @@ export function fields(p, { node, ends, ago }) {
     [p.linkState === 'Active' ? 'Is on' : 'Was on', p.switch ? ends(found(p)) : ''],
     ['Expected', f?.expected ? ends(f.expected) : ''],
     ['Also on', f?.other],
-    ['Degraded', f?.what ? `${f.what} ${f.value}, limit ${f.limit}` : ''],
+    ['Degraded', f?.what ? `${measure(f)} ${f.value}, limit ${f.limit}` : ''],
     ['Errors', errors(p).length ? [errors(p).join(', '), ', read ', ago(p.counters.time), ' ago'] : ''],
     ['Known by', p.source],
     ['NVLink', p.nvlinkDomain],

@@ -1,7 +1,7 @@
 // The list of what is wrong: by kind, by switch, by node.
 
 import { make, rove } from './dom.js';
-import { advice, clock, count, far, faultTitle, number, port, span } from './format.js';
+import { advice, clock, count, far, faultTitle, measure, number, port, span } from './format.js';
 
 const FIRST = 40; // Rows of a kind before "more".
 const CLUSTER = 4; // Ports of one switch that are named together.
@@ -128,7 +128,7 @@ export function ends(fault) {
   if (f.other) {
     return make('span', { class: 'ends' }, make('small', {}, f.kind === 'duplicate' ? 'also on ' : 'others report '), f.other);
   }
-  if (f.what) return make('span', { class: 'ends' }, make('small', {}, `${f.what} `), `${f.value}, limit ${f.limit}`);
+  if (f.what) return make('span', { class: 'ends' }, make('small', {}, `${measure(f)} `), `${f.value}, limit ${f.limit}`);
   if (!f.expected && !f.found) return '';
   const part = (word, s, cls) => s && make('span', { class: cls }, make('small', {}, `${word} `), far(s));
   if (f.kind === 'miscabled') {

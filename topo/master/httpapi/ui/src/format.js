@@ -122,6 +122,9 @@ export function port(f) {
   return [device, rail].filter(Boolean).join(' · ');
 }
 
+/** measure is what is measured of a degraded link, and at which end: "switch symbol-errors". */
+export const measure = (f) => [f.end, f.what].filter(Boolean).join(' ');
+
 /** far names a switch, with the port if it is known. */
 export const far = (s) => (s ? (s.name || s.id) + (s.port ? ` port ${s.port}` : '') : '');
 
