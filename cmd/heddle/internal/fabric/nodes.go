@@ -50,7 +50,7 @@ func (t *test) read(ctx context.Context) error {
 		r := &reports.Items[at]
 		n := &node{
 			name: name, group: r.Status.Leaf, tests: r.Status.Tests,
-			shared: isShared(object.Status.Allocatable), devices: devices(object.Status.Allocatable),
+			shared: isShared(object.Status.Allocatable), devices: devices(object),
 		}
 		n.add(r.Spec.Rails)
 		if len(n.ports) == 0 {

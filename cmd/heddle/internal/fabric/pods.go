@@ -13,9 +13,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -302,12 +304,20 @@ func isShared(list corev1.ResourceList) bool {
 	return false
 }
 
-// devices returns all that device plugins offer on a node.
-func devices(list corev1.ResourceList) corev1.ResourceList {
+// devices returns all GPUs and HCAs of a node, and what else its device plugins offer. Of a resource that several
+// containers share, one container gets each HCA once.
+func devices(n *corev1.Node) corev1.ResourceList {
 	out := corev1.ResourceList{}
-	for resource, n := range list {
-		if strings.Contains(string(resource), "/") && !strings.Contains(string(resource), "kubernetes.io/") && !n.IsZero() {
-			out[resource] = n
+	for name, count := range n.Status.Allocatable {
+		if strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/") && !count.IsZero() {
+			out[name] = count
+		}
+	}
+	if hcas, err := allocation.ParseHCACounts(n.Annotations[wellknown.HCACounts]); err == nil {
+		for name, count := range hcas.HCAs {
+			if _, offered := out[corev1.ResourceName(name)]; offered {
+				out[corev1.ResourceName(name)] = *resource.NewQuantity(int64(count), resource.DecimalSI)
+			}
 		}
 	}
 	return out
