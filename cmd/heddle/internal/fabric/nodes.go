@@ -113,6 +113,11 @@ const pciePayload = 0.85
 // probe reads the PCIe links and the versions. A node that does not tell has only the links' rates.
 func (n *node) probe(ctx context.Context, on *measure.Nodes) {
 	output, _ := on.Run(ctx, n.name, []string{"/bin/sh", "-c", probeScript}, nil)
+	n.read(output)
+}
+
+// read reads the output of probeScript.
+func (n *node) read(output string) {
 	for line := range strings.Lines(output) {
 		fields := strings.Fields(line)
 		if len(fields) >= 2 && fields[0] == "Version:" {
