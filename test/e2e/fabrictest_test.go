@@ -162,7 +162,7 @@ func (b *bed) measured(t *testing.T) {
 	}
 	eventually(t, func() string {
 		for _, c := range b.node(t, b.Node()).Status.Conditions {
-			if c.Type == wellknown.ConditionFabric && strings.Contains(c.Message, "mlx5_3 port 1 (rail 3) is degraded: bandwidth below 310 Gb/s (heddle fabric test: hca)") {
+			if c.Type == wellknown.ConditionFabric && strings.Contains(c.Message, "mlx5_3 port 1 (rail 1) is degraded: bandwidth below 310 Gb/s (heddle fabric test: hca)") {
 				return ""
 			}
 		}

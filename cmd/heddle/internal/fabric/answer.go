@@ -35,7 +35,6 @@ type Answer struct {
 	Collective  *Collective `json:"collective,omitempty"`
 
 	planned bool
-	groups  []string
 }
 
 // Fault is a slow part of the fabric.
@@ -77,9 +76,9 @@ func (c *Collective) fault(limit float64) Fault {
 }
 
 // plan describes a test without running it.
-func (t *test) plan(groups []string) *Answer {
+func (t *test) plan() *Answer {
 	var ports []fabrictest.Port
-	a := &Answer{planned: true, groups: groups, Faults: []Fault{}}
+	a := &Answer{planned: true, Faults: []Fault{}}
 	for _, n := range t.nodes {
 		a.Nodes, ports = append(a.Nodes, n.name), append(ports, n.ports...)
 	}
@@ -118,9 +117,8 @@ func (a *Answer) add(t *fabrictest.Test) {
 func (a *Answer) text() string {
 	var b strings.Builder
 	if a.planned {
-		fmt.Fprintf(&b, "%s with %s in %s: %s, at least %s.\nNothing was created.\n", cli.Count(len(a.Nodes), "node"),
-			cli.Count(a.Ports, "port"), cli.First(a.groups, 4, ", "), cli.Count(a.Rounds, "round"),
-			time.Duration(a.Seconds)*time.Second)
+		fmt.Fprintf(&b, "%s with %s: %s, at least %s.\nNothing was created.\n", cli.Count(len(a.Nodes), "node"),
+			cli.Count(a.Ports, "port"), cli.Count(a.Rounds, "round"), time.Duration(a.Seconds)*time.Second)
 		return b.String()
 	}
 	if len(a.Faults) > 0 {

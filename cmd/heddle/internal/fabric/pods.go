@@ -54,8 +54,9 @@ type pods struct {
 	run string
 }
 
-// lock makes the Secret with the key for each group, or returns an error that names the group of another test.
-func (p *pods) lock(ctx context.Context, groups []string, until time.Time) error {
+// lock makes the Secret with the key for each group of the nodes, or returns an error that names the group of another
+// test.
+func (p *pods) lock(ctx context.Context, nodes []*node, until time.Time) error {
 	certificate, key, err := agent.NewKey(time.Now())
 	if err != nil {
 		return err
@@ -63,7 +64,11 @@ func (p *pods) lock(ctx context.Context, groups []string, until time.Time) error
 	if p.tls, err = agent.Config(certificate, key); err != nil {
 		return err
 	}
-	for _, group := range groups {
+	for _, n := range nodes {
+		group := n.group
+		if p.secrets[group] != nil {
+			continue
+		}
 		secret := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: objectName(group), Namespace: p.o.namespace, Labels: map[string]string{cluster.AppLabel: name},

@@ -14,7 +14,7 @@ import (
 func bandwidthCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "bandwidth [GROUP]", Args: cobra.MaximumNArgs(1),
-		Short: "Show what heddle fabric test measured; exit code 1 if a port is slow",
+		Short: "Show what fabric tests measured; exit code 1 if a port is slow",
 	}
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {

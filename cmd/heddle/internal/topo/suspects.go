@@ -30,7 +30,7 @@ type suspectPlace struct {
 func suspectsCommand(at *master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "suspects", Args: cobra.NoArgs,
-		Short: "Show where gangs failed and cables are bad; exit code 1 if a node is suspect",
+		Short: "Show where gangs fail or cables are bad; exit code 1 if any",
 	}
 	output := cli.AddOutput(c, cli.FormatName)
 	c.RunE = func(c *cobra.Command, _ []string) error {
