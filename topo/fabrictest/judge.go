@@ -22,8 +22,9 @@ type measure struct {
 	value, limit map[Flow]float64
 }
 
-// measures sorts flows into slow and good ones. A bandwidth is compared with the links', or with the usual one if that
-// is lower: a fabric in which all flows are equally slow has no slow place. A latency is compared with the usual one.
+// measures sorts flows into slow and good ones. A bandwidth is compared with the links', or with the usual one of like
+// flows if that is lower: a fabric in which all are equally slow has no slow place. A latency is compared with the usual
+// one.
 func measures(ports []Port, results []Result) []*measure {
 	newMeasure := func(what string) *measure {
 		return &measure{what: what, value: map[Flow]float64{}, limit: map[Flow]float64{}}
@@ -57,7 +58,8 @@ func (m *measure) add(r Result, value, limit float64, slow bool) {
 	m.slow, m.value[r.Flow], m.limit[r.Flow] = append(m.slow, r), value, limit
 }
 
-// usualValues returns the median bandwidth and latency of each sort of flows with enough of them.
+// usualValues returns the bandwidth and the latency that the best tenth of each sort of flows reaches, if there are enough:
+// of few nodes one bad one spoils most flows.
 func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64) {
 	all := map[sort][]Result{}
 	for _, r := range results {
@@ -74,7 +76,9 @@ func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64)
 		for _, r := range results {
 			g, l = append(g, r.Gbps), append(l, r.Latency)
 		}
-		gbps[of], micros[of] = median(g), median(l)
+		slices.Sort(g)
+		slices.Sort(l)
+		gbps[of], micros[of] = g[len(g)-1-(len(g)-1)/10], l[(len(l)-1)/10]
 	}
 	return gbps, micros
 }
