@@ -82,8 +82,11 @@ func TestRound(t *testing.T) {
 	n, _ := bed(t, "a", "b")
 	n.Nodes["gone"] = Node{Client: http.DefaultClient, Address: "127.0.0.1:1", Host: "host"}
 	ports := []fabrictest.Port{
-		{Node: "a", HCA: "mlx5_0", Number: 1}, {Node: "b", HCA: "mlx5_0", Number: 1}, {Node: "a", HCA: "mlx5_9", Number: 1},
-		{Node: "b", HCA: "mlx5_1", Number: 1}, {Node: "gone", HCA: "mlx5_0", Number: 1},
+		{Node: "a", HCA: "mlx5_0", Number: 1},
+		{Node: "b", HCA: "mlx5_0", Number: 1},
+		{Node: "a", HCA: "mlx5_9", Number: 1},
+		{Node: "b", HCA: "mlx5_1", Number: 1},
+		{Node: "gone", HCA: "mlx5_0", Number: 1},
 	}
 	got := n.Round(t.Context(), ports, []fabrictest.Flow{{From: 0, To: 1}, {From: 2, To: 3}, {From: 4, To: 4}})
 	if got[1].Gone || !strings.Contains(got[1].Failure, "exit status 1: Completion with error") {

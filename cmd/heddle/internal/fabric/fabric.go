@@ -1,5 +1,5 @@
-// Package fabric is `heddle fabric`: it measures the cables of idle nodes, names the slow ones, and keeps the results in
-// the NodeTopologies of the nodes.
+// Package fabric is `heddle fabric`: it measures the cables of idle nodes, names the slow ones, and keeps the results
+// in the NodeTopologies of the nodes.
 package fabric
 
 import (
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -316,8 +315,4 @@ func railText(rails []int32, at int) string {
 		return ""
 	}
 	return fmt.Sprintf(" by rail %d", rails[at])
-}
-
-func newPods(client *cluster.Client, o *options) *pods {
-	return &pods{client: client, o: o, secrets: map[string]*corev1.Secret{}, byNode: map[string]*corev1.Pod{}, skipped: map[string]string{}}
 }

@@ -30,11 +30,13 @@ type node struct {
 	versions string
 }
 
+// nodeTopologies is the path of the NodeTopologies.
+const nodeTopologies = "/apis/topology.heddle.dev/v1alpha1/nodetopologies"
+
 // read reads the nodes of the test with their ports.
 func (t *test) read(ctx context.Context) error {
 	var reports v1alpha1.NodeTopologyList
-	if _, err := cluster.ReadPath(ctx, t.client, "/apis/"+v1alpha1.Resource().GroupVersion().String()+"/"+
-		v1alpha1.Resource().Resource, "", &reports); err != nil {
+	if _, err := cluster.ReadPath(ctx, t.client, nodeTopologies, "", &reports); err != nil {
 		return err
 	}
 	slices.Sort(t.o.nodes)

@@ -54,6 +54,13 @@ type pods struct {
 	run string
 }
 
+func newPods(client *cluster.Client, o *options) *pods {
+	return &pods{
+		client: client, o: o,
+		secrets: map[string]*corev1.Secret{}, byNode: map[string]*corev1.Pod{}, skipped: map[string]string{},
+	}
+}
+
 // lock makes the Secret with the key for each group of the nodes, or returns an error that names the group of another
 // test.
 func (p *pods) lock(ctx context.Context, nodes []*node, until time.Time) error {
