@@ -25,7 +25,9 @@ func roots() []string {
 }
 
 // rootsKey distinguishes kernels in the cache by their modules.
-func rootsKey() string { return fmt.Sprintf("_%08x", crc32.ChecksumIEEE([]byte(strings.Join(roots(), " ")))) }
+func rootsKey() string {
+	return fmt.Sprintf("_%08x", crc32.ChecksumIEEE([]byte(strings.Join(roots(), " "))))
+}
 
 // unpackPackage writes the kernel and the modules of a package into dir:
 // modules/NN_name.ko in the order in which they load, since finit_module resolves
