@@ -3,14 +3,12 @@ package manifest
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
-	"strconv"
 	"strings"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
@@ -28,6 +26,18 @@ func kinds() map[string]func(*builder) error {
 	}
 }
 
+// number is a field with a number of pods or groups, 1 if it is absent. No decoder takes a negative or a huge one.
+type number = *uint16
+
+func orOne(n number) int { return int(ptr.Deref(n, 1)) }
+
+// task is a template with the number of its pods.
+type task struct {
+	Name     string                 `json:"name"`
+	Replicas number                 `json:"replicas"`
+	Template corev1.PodTemplateSpec `json:"template"`
+}
+
 func pod(b *builder) error {
 	var t corev1.PodTemplateSpec
 	if err := json.Unmarshal(b.object.raw, &t); err != nil {
@@ -41,41 +51,44 @@ func pod(b *builder) error {
 }
 
 func replicas(b *builder) error {
-	var spec struct {
-		Replicas *int32                 `json:"replicas"`
-		Template corev1.PodTemplateSpec `json:"template"`
-	}
-	if err := b.spec(&spec); err != nil {
+	var t task
+	if err := b.spec(&t); err != nil {
 		return err
 	}
-	return b.make("spec.template", &spec.Template, ptr.Deref(spec.Replicas, 1), "", "", nil)
+	return b.make("spec.template", &t.Template, orOne(t.Replicas), "", "", nil)
+}
+
+// jobSpec is the spec of a Job.
+type jobSpec struct {
+	Parallelism number                 `json:"parallelism"`
+	Completions number                 `json:"completions"`
+	Template    corev1.PodTemplateSpec `json:"template"`
+}
+
+// parallel returns how many pods of the Job run at once.
+func (s *jobSpec) parallel() int {
+	return int(min(ptr.Deref(s.Parallelism, 1), ptr.Deref(s.Completions, math.MaxUint16)))
 }
 
 func job(b *builder) error {
-	if b.object.group() == "batch.volcano.sh" {
+	if b.object.GroupVersionKind().Group == "batch.volcano.sh" {
 		return volcanoJob(b)
 	}
-	var spec batchv1.JobSpec
+	var spec jobSpec
 	if err := b.spec(&spec); err != nil {
 		return err
 	}
-	return b.make("spec.template", &spec.Template, parallel(&spec), "", wellknown.IndexJob,
+	return b.make("spec.template", &spec.Template, spec.parallel(), "", wellknown.IndexJob,
 		map[string]string{wellknown.JobName: b.object.Name})
-}
-
-// parallel returns how many pods of a Job run at once.
-func parallel(spec *batchv1.JobSpec) int32 {
-	n := ptr.Deref(spec.Parallelism, 1)
-	return min(n, ptr.Deref(spec.Completions, n))
 }
 
 func jobSet(b *builder) error {
 	var spec struct {
 		ReplicatedJobs []struct {
 			Name     string `json:"name"`
-			Replicas *int32 `json:"replicas"`
+			Replicas number `json:"replicas"`
 			Template struct {
-				Spec batchv1.JobSpec `json:"spec"`
+				Spec jobSpec `json:"spec"`
 			} `json:"template"`
 		} `json:"replicatedJobs"`
 	}
@@ -83,18 +96,14 @@ func jobSet(b *builder) error {
 		return err
 	}
 	for i := range spec.ReplicatedJobs {
-		r, at := &spec.ReplicatedJobs[i], fmt.Sprintf("spec.replicatedJobs[%d].", i)
-		jobs, err := times(at+"replicas", r.Replicas)
-		if err != nil {
-			return err
-		}
-		for n := range jobs {
-			task := fmt.Sprint(r.Name, "-", n)
-			err := b.make(at+"template.spec.template", &r.Template.Spec.Template,
-				parallel(&r.Template.Spec), task, wellknown.IndexJob, map[string]string{
-					wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: r.Name, wellknown.JobOfJobSet: fmt.Sprint(n),
-					wellknown.JobName: b.object.Name + "-" + task,
-				})
+		r := &spec.ReplicatedJobs[i]
+		path, each := fmt.Sprintf("spec.replicatedJobs[%d].template.spec.template", i), &r.Template.Spec
+		for n := range orOne(r.Replicas) {
+			name := fmt.Sprint(r.Name, "-", n)
+			err := b.make(path, &each.Template, each.parallel(), name, wellknown.IndexJob, map[string]string{
+				wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: r.Name, wellknown.JobOfJobSet: fmt.Sprint(n),
+				wellknown.JobName: b.object.Name + "-" + name,
+			})
 			if err != nil {
 				return err
 			}
@@ -105,39 +114,28 @@ func jobSet(b *builder) error {
 
 func leaderWorkerSet(b *builder) error {
 	var spec struct {
-		Replicas *int32 `json:"replicas"`
+		Replicas number `json:"replicas"`
 		Of       struct {
 			Leader *corev1.PodTemplateSpec `json:"leaderTemplate"`
 			Worker corev1.PodTemplateSpec  `json:"workerTemplate"`
-			Size   *int32                  `json:"size"`
+			Size   number                  `json:"size"`
 		} `json:"leaderWorkerTemplate"`
 	}
 	if err := b.spec(&spec); err != nil {
 		return err
 	}
-	const at = "spec.leaderWorkerTemplate."
-	groups, err := times("spec.replicas", spec.Replicas)
-	size, sizeErr := times(at+"size", spec.Of.Size)
-	if err = errors.Join(err, sizeErr); err != nil {
-		return err
-	}
-	leader := spec.Of.Leader
-	if leader == nil {
-		leader = &spec.Of.Worker
-	}
-	for n := range groups {
-		labels := map[string]string{
-			wellknown.LWSName: b.object.Name, wellknown.LWSGroupIndex: fmt.Sprint(n), wellknown.IndexLeader: "0",
-		}
-		sized := func(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
-			return annotate(*t, wellknown.LWSSize, fmt.Sprint(size))
-		}
-		if err := b.make(at+"leaderTemplate", sized(leader), 1, fmt.Sprint(n), "", labels); err != nil {
-			return err
-		}
-		for i := range size - 1 {
-			labels[wellknown.IndexLeader] = strconv.Itoa(int(i) + 1)
-			if err := b.make(at+"workerTemplate", sized(&spec.Of.Worker), 1, fmt.Sprint(n, "-", i+1), "", labels); err != nil {
+	size := orOne(spec.Of.Size)
+	for n := range orOne(spec.Replicas) {
+		for i := range size {
+			path, name, t := "spec.leaderWorkerTemplate.workerTemplate", fmt.Sprint(n, "-", i), spec.Of.Worker
+			if i == 0 {
+				path, name, t = "spec.leaderWorkerTemplate.leaderTemplate", fmt.Sprint(n), ptr.Deref(spec.Of.Leader, t)
+			}
+			err := b.make(path, annotate(t, wellknown.LWSSize, fmt.Sprint(size)), 1, name, "", map[string]string{
+				wellknown.LWSName: b.object.Name, wellknown.LWSGroupIndex: fmt.Sprint(n),
+				wellknown.IndexLeader: fmt.Sprint(i),
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -147,46 +145,39 @@ func leaderWorkerSet(b *builder) error {
 
 // kubeflow reads the jobs of the training operator, and of the MPI operator.
 func kubeflow(b *builder) error {
-	var fields map[string]json.RawMessage
+	type tasks map[string]task
 	var spec struct {
+		MPI       tasks `json:"mpiReplicaSpecs"`
+		PyTorch   tasks `json:"pytorchReplicaSpecs"`
+		TF        tasks `json:"tfReplicaSpecs"`
 		RunPolicy struct {
 			SchedulingPolicy struct {
-				MinAvailable *int32 `json:"minAvailable"`
+				MinAvailable number `json:"minAvailable"`
 			} `json:"schedulingPolicy"`
 		} `json:"runPolicy"`
 	}
-	if err := errors.Join(b.spec(&fields), b.spec(&spec)); err != nil {
+	if err := b.spec(&spec); err != nil {
 		return err
 	}
-	at := ""
-	for name := range fields {
-		if strings.HasSuffix(name, "ReplicaSpecs") {
-			at = name
-		}
+	all, at := tasks{}, "spec."+strings.ToLower(strings.TrimSuffix(b.object.Kind, "Job"))+"ReplicaSpecs"
+	for _, some := range []tasks{spec.MPI, spec.PyTorch, spec.TF} {
+		maps.Copy(all, some)
 	}
-	var tasks map[string]struct {
-		Replicas *int32                 `json:"replicas"`
-		Template corev1.PodTemplateSpec `json:"template"`
+	if len(all) == 0 {
+		return fmt.Errorf("%s is missing", at)
 	}
-	if at == "" {
-		return errors.New("spec has no replica specs, such as mpiReplicaSpecs")
-	}
-	if err := json.Unmarshal(fields[at], &tasks); err != nil {
-		return fmt.Errorf("spec.%s: %w", at, err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(tasks)) {
-		task, path := tasks[name], "spec."+at+"."+name+".template"
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		t, role := all[name], strings.ToLower(name)
 		labels := map[string]string{
-			wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: strings.ToLower(name),
-			wellknown.TaskMPI: strings.ToLower(name),
+			wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: role, wellknown.TaskMPI: role,
 		}
-		n := ptr.Deref(task.Replicas, 1)
-		if err := b.make(path, &task.Template, n, name, wellknown.IndexKubeflow, labels); err != nil {
+		path := at + "." + name + ".template"
+		if err := b.make(path, &t.Template, orOne(t.Replicas), name, wellknown.IndexKubeflow, labels); err != nil {
 			return err
 		}
 	}
 	if least := spec.RunPolicy.SchedulingPolicy.MinAvailable; least != nil {
-		b.group(*least, nil)
+		b.group(orOne(least), nil)
 	}
 	return nil
 }
@@ -198,20 +189,20 @@ func trainJob(b *builder) error {
 			Name string `json:"name"`
 		} `json:"runtimeRef"`
 		Trainer struct {
-			NumNodes         *int32                      `json:"numNodes"`
+			NumNodes         number                      `json:"numNodes"`
 			ResourcesPerNode corev1.ResourceRequirements `json:"resourcesPerNode"`
 		} `json:"trainer"`
 	}
 	if err := b.spec(&spec); err != nil {
 		return err
 	}
-	b.note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest",
+	b.job.Note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest",
 		cmp.Or(spec.RuntimeRef.Name, "?"))
 	t := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "node", Resources: spec.Trainer.ResourcesPerNode,
 	}}}}
 	const task = "node"
-	return b.make("spec.trainer", t, ptr.Deref(spec.Trainer.NumNodes, 1), task, wellknown.IndexJob, map[string]string{
+	return b.make("spec.trainer", t, orOne(spec.Trainer.NumNodes), task, wellknown.IndexJob, map[string]string{
 		wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: task, wellknown.JobOfJobSet: "0",
 	})
 }
@@ -219,12 +210,8 @@ func trainJob(b *builder) error {
 // volcanoJob reads a Job of Volcano, which has one PodGroup.
 func volcanoJob(b *builder) error {
 	var spec struct {
-		MinAvailable *int32 `json:"minAvailable"`
-		Tasks        []struct {
-			Name     string                 `json:"name"`
-			Replicas *int32                 `json:"replicas"`
-			Template corev1.PodTemplateSpec `json:"template"`
-		} `json:"tasks"`
+		MinAvailable number `json:"minAvailable"`
+		Tasks        []task `json:"tasks"`
 	}
 	if err := b.spec(&spec); err != nil {
 		return err
@@ -234,25 +221,27 @@ func volcanoJob(b *builder) error {
 		name := cmp.Or(t.Name, fmt.Sprint("default", i))
 		template := annotate(t.Template, wellknown.VolcanoGroup, b.object.Name)
 		path, labels := fmt.Sprintf("spec.tasks[%d].template", i), map[string]string{wellknown.TaskVolcano: name}
-		if err := b.make(path, template, ptr.Deref(t.Replicas, 1), name, wellknown.IndexVolcano, labels); err != nil {
+		if err := b.make(path, template, orOne(t.Replicas), name, wellknown.IndexVolcano, labels); err != nil {
 			return err
 		}
 	}
-	b.group(ptr.Deref(spec.MinAvailable, int32(b.pods)), b.object.Annotations) //nolint:gosec // At most MaxPods.
+	least := b.job.Pods
+	if spec.MinAvailable != nil {
+		least = orOne(spec.MinAvailable)
+	}
+	b.group(least, b.object.Annotations)
 	return nil
 }
 
 func rayCluster(b *builder) error {
 	type cluster struct {
-		Head struct {
-			Template corev1.PodTemplateSpec `json:"template"`
-		} `json:"headGroupSpec"`
+		Head    task `json:"headGroupSpec"`
 		Workers []struct {
-			Name     string                 `json:"groupName"`
-			Replicas *int32                 `json:"replicas"`
-			Least    *int32                 `json:"minReplicas"`
-			Hosts    *int32                 `json:"numOfHosts"`
-			Template corev1.PodTemplateSpec `json:"template"`
+			task
+
+			Name  string `json:"groupName"`
+			Least uint16 `json:"minReplicas"`
+			Hosts number `json:"numOfHosts"`
 		} `json:"workerGroupSpecs"`
 	}
 	var spec struct {
@@ -275,7 +264,7 @@ func rayCluster(b *builder) error {
 	}
 	for i := range c.Workers {
 		w := &c.Workers[i]
-		n := ptr.Deref(w.Replicas, ptr.Deref(w.Least, 0)) * ptr.Deref(w.Hosts, 1)
+		n := int(ptr.Deref(w.Replicas, w.Least)) * orOne(w.Hosts)
 		path := fmt.Sprintf("%sworkerGroupSpecs[%d].template", at, i)
 		if err := b.make(path, &w.Template, n, cmp.Or(w.Name, "workers"), "", labels("worker")); err != nil {
 			return err
