@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/manifest"
 	"github.com/heddle-dev/heddle/topo/placement"
@@ -134,8 +133,9 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 		p.When = c.when(q, ask)
 		return p
 	}
-	p.Group, p.Kind = around(c.Groups, plan.Places[0].Nodes)
-	for i, node := range plan.Places[0].Nodes {
+	place := &plan.Places[0]
+	p.Group, p.Kind = place.Group, place.Kind
+	for i, node := range place.Nodes {
 		m := &q.request.Gangs[0].Members[i]
 		m.Pod.Spec.NodeName = node
 		p.Places = append(p.Places, Place{m.Pod.Name, node})
@@ -220,32 +220,7 @@ func (c *Cluster) holdersOf(some func(*corev1.Pod) bool) (names []string) {
 	return names
 }
 
-// around returns the smallest group that has all nodes.
-func around(groups []v1alpha1.Group, nodes []string) (name, kind string) {
-	for i := range groups {
-		inside := map[string]bool{"": true}
-		for g := range below(groups[i : i+1]) {
-			inside[g.Name] = inside[g.Name] || g.Kind == v1alpha1.KindNode
-		}
-		if !slices.ContainsFunc(nodes, func(n string) bool { return !inside[n] }) {
-			if name, kind = around(groups[i].Child, nodes); name == "" {
-				name, kind = groups[i].Name, groups[i].Kind
-			}
-			return name, kind
-		}
-	}
-	return "", ""
-}
-
 // holds reports whether a pod may hold devices.
 func holds(pod *corev1.Pod) bool {
-	if len(pod.Spec.ResourceClaims) > 0 {
-		return true
-	}
-	for name := range planner.Requests(pod) {
-		if strings.Contains(string(name), "/") {
-			return true
-		}
-	}
-	return false
+	return len(pod.Spec.ResourceClaims) > 0 || len(planner.Requests(pod).Devices()) > 0
 }
