@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -152,7 +153,6 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)) *When {
 	w, own := &When{}, schedulehelpers.PodPriority(q.waiting.Members[0].Pod)
 	ends := map[types.UID]time.Time{}
-	var times []time.Time
 	for i := range c.Pods {
 		pod := &c.Pods[i]
 		var h Holder
@@ -164,7 +164,7 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 		case h.Until.IsZero():
 			w.Endless++
 		default:
-			ends[pod.UID], times = h.Until, append(times, h.Until)
+			ends[pod.UID] = h.Until
 		}
 	}
 	without := func(gone func(*corev1.Pod) bool) planner.Plan {
@@ -188,8 +188,7 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 		w.Never = "an empty cluster has no room: " + w.Never
 		return w
 	}
-	slices.SortFunc(times, time.Time.Compare)
-	times = slices.Compact(times)
+	times := slices.Compact(slices.SortedFunc(maps.Values(ends), time.Time.Compare))
 	by := func(at time.Time) func(*corev1.Pod) bool {
 		return func(p *corev1.Pod) bool {
 			end, known := ends[p.UID]
