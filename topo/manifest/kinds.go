@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -17,8 +16,8 @@ import (
 
 // kinds returns how each kind makes pods, by the fields of Kubernetes 1.37, JobSet v1alpha2, LeaderWorkerSet v1,
 // Kubeflow v1 and v2beta1, Kubeflow Trainer v1alpha1, Volcano v1alpha1 and KubeRay v1.
-func kinds() map[string]func(*builder) error {
-	return map[string]func(*builder) error{
+func kinds() map[string]func(*builder) {
+	return map[string]func(*builder){
 		"Pod": pod, "Deployment": replicas, "ReplicaSet": replicas, "StatefulSet": replicas, "Job": job,
 		"JobSet": jobSet, "LeaderWorkerSet": leaderWorkerSet,
 		"MPIJob": kubeflow, "PyTorchJob": kubeflow, "TFJob": kubeflow, "TrainJob": trainJob,
@@ -38,24 +37,19 @@ type task struct {
 	Template corev1.PodTemplateSpec `json:"template"`
 }
 
-func pod(b *builder) error {
-	var t corev1.PodTemplateSpec
-	if err := json.Unmarshal(b.object.raw, &t); err != nil {
-		return err
+func pod(b *builder) {
+	t := corev1.PodTemplateSpec{ObjectMeta: b.object.ObjectMeta}
+	b.spec(&t.Spec)
+	b.make("pod", &t, 1, "", "", nil)
+	if b.err == nil {
+		b.set.Pods[len(b.set.Pods)-1].Name = b.object.Name
 	}
-	if err := b.make("pod", &t, 1, "", "", nil); err != nil {
-		return err
-	}
-	b.set.Pods[len(b.set.Pods)-1].Name = b.object.Name
-	return nil
 }
 
-func replicas(b *builder) error {
+func replicas(b *builder) {
 	var t task
-	if err := b.spec(&t); err != nil {
-		return err
-	}
-	return b.make("spec.template", &t.Template, orOne(t.Replicas), "", "", nil)
+	b.spec(&t)
+	b.make("spec.template", &t.Template, orOne(t.Replicas), "", "", nil)
 }
 
 // jobSpec is the spec of a Job.
@@ -70,19 +64,18 @@ func (s *jobSpec) parallel() int {
 	return int(min(ptr.Deref(s.Parallelism, 1), ptr.Deref(s.Completions, math.MaxUint16)))
 }
 
-func job(b *builder) error {
+func job(b *builder) {
 	if b.object.GroupVersionKind().Group == "batch.volcano.sh" {
-		return volcanoJob(b)
+		volcanoJob(b)
+		return
 	}
 	var spec jobSpec
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
-	return b.make("spec.template", &spec.Template, spec.parallel(), "", wellknown.IndexJob,
+	b.spec(&spec)
+	b.make("spec.template", &spec.Template, spec.parallel(), "", wellknown.IndexJob,
 		map[string]string{wellknown.JobName: b.object.Name})
 }
 
-func jobSet(b *builder) error {
+func jobSet(b *builder) {
 	var spec struct {
 		ReplicatedJobs []struct {
 			Name     string `json:"name"`
@@ -92,27 +85,21 @@ func jobSet(b *builder) error {
 			} `json:"template"`
 		} `json:"replicatedJobs"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	for i := range spec.ReplicatedJobs {
-		r := &spec.ReplicatedJobs[i]
-		path, each := fmt.Sprintf("spec.replicatedJobs[%d].template.spec.template", i), &r.Template.Spec
-		for n := range orOne(r.Replicas) {
+		r, path := &spec.ReplicatedJobs[i], fmt.Sprintf("spec.replicatedJobs[%d].template.spec.template", i)
+		pods := r.Template.Spec.parallel()
+		for n := 0; n < orOne(r.Replicas) && pods > 0 && b.err == nil; n++ {
 			name := fmt.Sprint(r.Name, "-", n)
-			err := b.make(path, &each.Template, each.parallel(), name, wellknown.IndexJob, map[string]string{
+			b.make(path, &r.Template.Spec.Template, pods, name, wellknown.IndexJob, map[string]string{
 				wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: r.Name, wellknown.JobOfJobSet: fmt.Sprint(n),
 				wellknown.JobName: b.object.Name + "-" + name,
 			})
-			if err != nil {
-				return err
-			}
 		}
 	}
-	return nil
 }
 
-func leaderWorkerSet(b *builder) error {
+func leaderWorkerSet(b *builder) {
 	var spec struct {
 		Replicas number `json:"replicas"`
 		Of       struct {
@@ -121,30 +108,24 @@ func leaderWorkerSet(b *builder) error {
 			Size   number                  `json:"size"`
 		} `json:"leaderWorkerTemplate"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	size := orOne(spec.Of.Size)
 	for n := range orOne(spec.Replicas) {
-		for i := range size {
+		for i := 0; i < size && b.err == nil; i++ {
 			path, name, t := "spec.leaderWorkerTemplate.workerTemplate", fmt.Sprint(n, "-", i), spec.Of.Worker
 			if i == 0 {
 				path, name, t = "spec.leaderWorkerTemplate.leaderTemplate", fmt.Sprint(n), ptr.Deref(spec.Of.Leader, t)
 			}
-			err := b.make(path, annotate(t, wellknown.LWSSize, fmt.Sprint(size)), 1, name, "", map[string]string{
+			b.make(path, annotate(t, wellknown.LWSSize, fmt.Sprint(size)), 1, name, "", map[string]string{
 				wellknown.LWSName: b.object.Name, wellknown.LWSGroupIndex: fmt.Sprint(n),
 				wellknown.IndexLeader: fmt.Sprint(i),
 			})
-			if err != nil {
-				return err
-			}
 		}
 	}
-	return nil
 }
 
 // kubeflow reads the jobs of the training operator, and of the MPI operator.
-func kubeflow(b *builder) error {
+func kubeflow(b *builder) {
 	type tasks map[string]task
 	var spec struct {
 		MPI       tasks `json:"mpiReplicaSpecs"`
@@ -156,15 +137,13 @@ func kubeflow(b *builder) error {
 			} `json:"schedulingPolicy"`
 		} `json:"runPolicy"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	all, at := tasks{}, "spec."+strings.ToLower(strings.TrimSuffix(b.object.Kind, "Job"))+"ReplicaSpecs"
 	for _, some := range []tasks{spec.MPI, spec.PyTorch, spec.TF} {
 		maps.Copy(all, some)
 	}
 	if len(all) == 0 {
-		return fmt.Errorf("%s is missing", at)
+		b.fail(fmt.Errorf("%s is missing", at))
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		t, role := all[name], strings.ToLower(name)
@@ -172,18 +151,15 @@ func kubeflow(b *builder) error {
 			wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: role, wellknown.TaskMPI: role,
 		}
 		path := at + "." + name + ".template"
-		if err := b.make(path, &t.Template, orOne(t.Replicas), name, wellknown.IndexKubeflow, labels); err != nil {
-			return err
-		}
+		b.make(path, &t.Template, orOne(t.Replicas), name, wellknown.IndexKubeflow, labels)
 	}
 	if least := spec.RunPolicy.SchedulingPolicy.MinAvailable; least != nil {
 		b.group(orOne(least), nil)
 	}
-	return nil
 }
 
 // trainJob counts spec.trainer: the pods' template is the cluster's, in a runtime.
-func trainJob(b *builder) error {
+func trainJob(b *builder) {
 	var spec struct {
 		RuntimeRef struct {
 			Name string `json:"name"`
@@ -193,47 +169,40 @@ func trainJob(b *builder) error {
 			ResourcesPerNode corev1.ResourceRequirements `json:"resourcesPerNode"`
 		} `json:"trainer"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	b.job.Note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest",
 		cmp.Or(spec.RuntimeRef.Name, "?"))
 	t := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "node", Resources: spec.Trainer.ResourcesPerNode,
 	}}}}
 	const task = "node"
-	return b.make("spec.trainer", t, orOne(spec.Trainer.NumNodes), task, wellknown.IndexJob, map[string]string{
+	b.make("spec.trainer", t, orOne(spec.Trainer.NumNodes), task, wellknown.IndexJob, map[string]string{
 		wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: task, wellknown.JobOfJobSet: "0",
 	})
 }
 
 // volcanoJob reads a Job of Volcano, which has one PodGroup.
-func volcanoJob(b *builder) error {
+func volcanoJob(b *builder) {
 	var spec struct {
 		MinAvailable number `json:"minAvailable"`
 		Tasks        []task `json:"tasks"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	for i := range spec.Tasks {
 		t := &spec.Tasks[i]
 		name := cmp.Or(t.Name, fmt.Sprint("default", i))
 		template := annotate(t.Template, wellknown.VolcanoGroup, b.object.Name)
 		path, labels := fmt.Sprintf("spec.tasks[%d].template", i), map[string]string{wellknown.TaskVolcano: name}
-		if err := b.make(path, template, orOne(t.Replicas), name, wellknown.IndexVolcano, labels); err != nil {
-			return err
-		}
+		b.make(path, template, orOne(t.Replicas), name, wellknown.IndexVolcano, labels)
 	}
 	least := b.job.Pods
 	if spec.MinAvailable != nil {
 		least = orOne(spec.MinAvailable)
 	}
 	b.group(least, b.object.Annotations)
-	return nil
 }
 
-func rayCluster(b *builder) error {
+func rayCluster(b *builder) {
 	type cluster struct {
 		Head    task `json:"headGroupSpec"`
 		Workers []struct {
@@ -249,9 +218,7 @@ func rayCluster(b *builder) error {
 		// Of is a RayJob's.
 		Of *cluster `json:"rayClusterSpec"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	c, at := &spec.cluster, "spec."
 	if spec.Of != nil {
 		c, at = spec.Of, "spec.rayClusterSpec."
@@ -259,16 +226,11 @@ func rayCluster(b *builder) error {
 	labels := func(kind string) map[string]string {
 		return map[string]string{wellknown.RayCluster: b.object.Name, wellknown.TaskRay: kind}
 	}
-	if err := b.make(at+"headGroupSpec.template", &c.Head.Template, 1, "head", "", labels("head")); err != nil {
-		return err
-	}
+	b.make(at+"headGroupSpec.template", &c.Head.Template, 1, "head", "", labels("head"))
 	for i := range c.Workers {
 		w := &c.Workers[i]
 		n := int(ptr.Deref(w.Replicas, w.Least)) * orOne(w.Hosts)
 		path := fmt.Sprintf("%sworkerGroupSpecs[%d].template", at, i)
-		if err := b.make(path, &w.Template, n, cmp.Or(w.Name, "workers"), "", labels("worker")); err != nil {
-			return err
-		}
+		b.make(path, &w.Template, n, cmp.Or(w.Name, "workers"), "", labels("worker"))
 	}
-	return nil
 }

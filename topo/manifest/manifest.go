@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,8 +133,8 @@ func (s *Set) object(o *object) (err error) {
 	switch {
 	case known:
 		b := builder{set: s, object: o, job: Job{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}}
-		err = expand(&b)
-		s.Jobs = append(s.Jobs, b.job)
+		expand(&b)
+		s.Jobs, err = append(s.Jobs, b.job), b.err
 	case o.Kind == "PodGroup":
 		group := unstructured.Unstructured{}
 		err = o.decode(&group)
@@ -173,34 +174,37 @@ func (o *object) decode(into metav1.Object) error {
 	return nil
 }
 
-// builder makes the pods of an object.
+// builder makes the pods of an object, until the first error.
 type builder struct {
 	set    *Set
 	object *object
 	job    Job
+	err    error
 }
 
+func (b *builder) fail(err error) { b.err = cmp.Or(b.err, err) }
+
 // spec decodes the object's spec.
-func (b *builder) spec(out any) error {
+func (b *builder) spec(out any) {
 	if len(b.object.Spec) == 0 {
-		return errors.New("spec is missing")
+		b.fail(errors.New("spec is missing"))
+	} else if err := json.Unmarshal(b.object.Spec, out); err != nil {
+		b.fail(fmt.Errorf("spec: %w", err))
 	}
-	if err := json.Unmarshal(b.object.Spec, out); err != nil {
-		return fmt.Errorf("spec: %w", err)
-	}
-	return nil
 }
 
 // make makes n pods of a template at a path of the object, with the labels that its controller sets. The label index,
 // unless empty, gets the number of each pod. Names begin with the names of the object and the task.
 func (b *builder) make(
 	path string, t *corev1.PodTemplateSpec, n int, task, index string, labels map[string]string,
-) error {
-	switch {
-	case n > 0 && len(t.Spec.Containers) == 0:
-		return fmt.Errorf("%s: spec.containers is missing", path)
-	case len(b.set.Pods)+n > MaxPods:
-		return fmt.Errorf("makes %d pods or more: at most %d are planned", len(b.set.Pods)+n, MaxPods)
+) {
+	if n > 0 && len(t.Spec.Containers) == 0 {
+		b.fail(fmt.Errorf("%s: spec.containers is missing", path))
+	} else if len(b.set.Pods)+n > MaxPods {
+		b.fail(fmt.Errorf("makes %d pods or more: at most %d are planned", len(b.set.Pods)+n, MaxPods))
+	}
+	if b.err != nil {
+		return
 	}
 	spec := t.Spec
 	spec.NodeName, spec.InitContainers, spec.Containers = "", defaulted(spec.InitContainers), defaulted(spec.Containers)
@@ -221,7 +225,6 @@ func (b *builder) make(
 		}, Spec: spec})
 	}
 	b.job.Pods += n
-	return nil
 }
 
 // defaulted returns containers that request their limits, as the API server defaults them.

@@ -130,7 +130,7 @@ func TestBadManifests(t *testing.T) {
 		"a: [":                             "document 1: ",
 		"metadata: {name: x}":              "document 1: kind is missing",
 		"{kind: Pod}":                      "document 1: Pod: metadata.name is missing",
-		"{kind: Pod, metadata: {name: p}}": "document 1: Pod ai/p: pod: spec.containers is missing",
+		"{kind: Pod, metadata: {name: p}}": "document 1: Pod ai/p: spec is missing",
 		"{apiVersion: acme/v1, kind: Trainer, metadata: {name: x}}":                                                                 "Trainer ai/x: unsupported kind of acme/v1: supported are Deployment, Job",
 		"{apiVersion: batch/v1, kind: Job, metadata: {name: j}}":                                                                    "Job ai/j: spec is missing",
 		"{kind: Job, metadata: {name: j}, spec: {parallelism: -1, template: {}}}":                                                   "spec: json: cannot unmarshal number -1 into Go struct field jobSpec.parallelism",

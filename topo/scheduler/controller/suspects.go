@@ -18,7 +18,8 @@ const ended = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown
 // followEnded passes pods that have ended to the memory of failures.
 func (c *Controller) followEnded(ctx context.Context) {
 	factory := informers.NewSharedInformerFactoryWithOptions(c.Handle.ClientSet(), 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = ended }), informers.WithTransform(slim))
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = ended }),
+		informers.WithTransform(slim))
 	defer factory.Shutdown()
 	// It fails in an informer that has ended alone.
 	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(handler(c.see, func(*corev1.Pod) {}))
