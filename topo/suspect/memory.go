@@ -105,8 +105,10 @@ type Memory struct {
 	cables map[string]bool
 	// groups has the lowest group of each node.
 	groups map[string]string
-	// result is of the time judged; stale reports that it lacks something.
-	result result
+	// places has what is suspect at the time judged, the most suspect first, and own the nodes of each gang's failures,
+	// the last first; stale reports that they lack something.
+	places []Place
+	own    map[string][]string
 	judged time.Time
 	stale  bool
 }
