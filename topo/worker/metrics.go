@@ -102,7 +102,8 @@ func (m *Metrics) degradedLinks(found []v1alpha1.DegradedLink) {
 	for i := range found {
 		f := &found[i]
 		device, end := cmp.Or(f.Netdev, f.HCA, f.ID), cmp.Or(f.End, "node")
-		m.degraded.WithLabelValues(device, strconv.Itoa(int(f.Port)), end, f.What).Set(1)
+		port := cmp.Or(f.Link, strconv.Itoa(int(f.Port)))
+		m.degraded.WithLabelValues(device, port, end, f.What).Set(1)
 	}
 }
 
