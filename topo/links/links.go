@@ -181,7 +181,8 @@ func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 	}
 	slices.SortFunc(all, func(a, b v1alpha1.DegradedLink) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev),
-			machine.CompareNames(a.Link, b.Link), strings.Compare(a.End, b.End), strings.Compare(a.What, b.What), strings.Compare(a.HCA, b.HCA))
+			machine.CompareNames(a.Link, b.Link), strings.Compare(a.End, b.End), strings.Compare(a.What, b.What),
+			strings.Compare(a.HCA, b.HCA))
 	})
 	return all[:min(len(all), maxFindings)]
 }

@@ -247,7 +247,7 @@ func linkErrors(device nvml.Device, active []int) map[string]machine.LinkErrors 
 // counted reads a counter in one of the types that NVML has for them.
 func counted(v *nvml.FieldValue) (int64, bool) {
 	n, ok := binary.NativeEndian.Uint64(v.Value[:]), v.NvmlReturn == uint32(nvml.SUCCESS)
-	switch nvml.ValueType(v.ValueType) { //nolint:exhaustive // No other is a counter.
+	switch nvml.ValueType(v.ValueType) { //nolint:exhaustive,gosec // No other is a counter; NVML's own cast.
 	case nvml.VALUE_TYPE_UNSIGNED_INT:
 		n = uint64(binary.NativeEndian.Uint32(v.Value[:]))
 	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
