@@ -244,15 +244,12 @@ func linkErrors(device nvml.Device, active []int) map[string]machine.LinkErrors 
 	return all
 }
 
-// counted reads a counter in one of the types that NVML has for them.
+// counted reads a counter, of 32 or 64 bits.
 func counted(v *nvml.FieldValue) (int64, bool) {
-	n, ok := binary.NativeEndian.Uint64(v.Value[:]), v.NvmlReturn == uint32(nvml.SUCCESS)
-	switch nvml.ValueType(v.ValueType) { //nolint:exhaustive,gosec // No other is a counter; NVML's own cast.
-	case nvml.VALUE_TYPE_UNSIGNED_INT:
+	n, kind := binary.NativeEndian.Uint64(v.Value[:]), nvml.ValueType(v.ValueType) //nolint:gosec // NVML's own cast.
+	if kind == nvml.VALUE_TYPE_UNSIGNED_INT {
 		n = uint64(binary.NativeEndian.Uint32(v.Value[:]))
-	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
-	default:
-		ok = false
 	}
-	return int64(n), ok && n <= math.MaxInt64 //nolint:gosec // Bounded.
+	is := v.NvmlReturn == uint32(nvml.SUCCESS) && kind != nvml.VALUE_TYPE_DOUBLE && n <= math.MaxInt64
+	return int64(n), is //nolint:gosec // Bounded.
 }
