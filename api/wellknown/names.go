@@ -85,6 +85,13 @@ const (
 	NVLinkDomain  = Prefix + "nvlink.domain"
 )
 
+// The labels of `heddle fabric test --label`: the day of the last test, and the least bandwidth of a port in it, in
+// Gb/s.
+const (
+	FabricTested    = Prefix + "fabric.tested"
+	FabricBandwidth = Prefix + "fabric.bandwidth"
+)
+
 // TopologyLabels matches the labels that topo-master writes on Nodes.
 const TopologyLabels = TopologyPrefix + "*"
 

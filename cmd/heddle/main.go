@@ -23,6 +23,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/convert"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/doctor"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/drain"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/fabric"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/gpu"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/inspect"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/status"
@@ -62,7 +63,7 @@ func newCommand(program string) *cobra.Command {
 	root.RunE = cli.NeedCommand
 	root.AddCommand(
 		inspect.NewCommand(), doctor.NewCommand(), gpu.NewCommand(), drain.NewCommand(),
-		topo.NewCommand(), topo.NewWhyCommand(), topo.NewPlanCommand(),
+		topo.NewCommand(), topo.NewWhyCommand(), topo.NewPlanCommand(), fabric.NewCommand(),
 		configCommand(),
 		status.NewCommand(), supportbundle.NewCommand(version), uninstall.NewCommand(),
 		versionCommand(), optionsCommand(),

@@ -49,7 +49,7 @@ func Prepare(ctx context.Context, cacheDir string, out io.Writer) (*Guest, error
 		}
 		return nil, &MissingError{What: err.Error(), Remedy: "run apt-get update, on a Debian with the section main"}
 	}
-	key := name + "_" + strings.ReplaceAll(version, ":", "%")
+	key := name + "_" + strings.ReplaceAll(version, ":", "%") + rootsKey()
 	if guest, err := load(filepath.Join(cacheDir, key)); err == nil {
 		return guest, nil
 	}
@@ -132,7 +132,7 @@ func load(dir string) (*Guest, error) {
 
 // anyCached is the newest kernel of the cache by time of arrival, or nil.
 func anyCached(cacheDir string) *Guest {
-	dirs, err := filepath.Glob(filepath.Join(cacheDir, "linux-image-*"))
+	dirs, err := filepath.Glob(filepath.Join(cacheDir, "linux-image-*"+rootsKey()))
 	if err != nil {
 		return nil
 	}

@@ -102,27 +102,33 @@ func (g *Guest) Run(ctx context.Context, testBinary string, args ...string) (out
 	return output, fmt.Errorf("guest: %w", err)
 }
 
-// arguments are QEMU's. On the kernel's command line every wait that emulation cannot afford is off;
-// a panic ends the guest at once; a word with = that the kernel does not know
-// becomes a variable of init's environment, and what follows -- its arguments.
+// arguments are QEMU's for the guest of Run. What follows -- are the arguments of its init.
 func (g *Guest) arguments(initramfs string, args []string) []string {
-	words := []string{
-		"console=ttyS0", "quiet", "panic=-1", "mitigations=off", "tsc=reliable", "no_timer_check",
-		"random.trust_cpu=on", "net.ifnames=0", EnvGuest + "=1", "--", "-test.v",
-	}
+	words := []string{"--", "-test.v"}
 	for _, arg := range args {
 		words = append(words, `"`+arg+`"`)
 	}
-	all := []string{
-		"-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "Nehalem", "-nodefaults", "-display", "none",
-		"-no-reboot", "-serial", "stdio", "-kernel", g.Kernel, "-initrd", initramfs,
-		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort),
-		"-append", strings.Join(words, " "), "-m", "384",
-	}
+	all := g.machine(initramfs, words...)
 	for i := range 3 {
 		all = append(all,
 			"-netdev", fmt.Sprintf("hubport,id=n%d,hubid=0", i),
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=52:54:00:00:00:%02x,romfile=", i, i))
 	}
 	return all
+}
+
+// machine returns QEMU's arguments for a guest without network devices. On the kernel's command line every wait that
+// emulation cannot afford is off; a panic ends the guest at once; a word with = that the kernel does not know becomes
+// a variable of init's environment.
+func (g *Guest) machine(initramfs string, words ...string) []string {
+	words = append([]string{
+		"console=ttyS0", "quiet", "panic=-1", "mitigations=off", "tsc=reliable", "no_timer_check",
+		"random.trust_cpu=on", "net.ifnames=0", EnvGuest + "=1",
+	}, words...)
+	return []string{
+		"-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "Nehalem", "-nodefaults", "-display", "none",
+		"-no-reboot", "-serial", "stdio", "-kernel", g.Kernel, "-initrd", initramfs,
+		"-device", fmt.Sprintf("isa-debug-exit,iobase=%#x,iosize=4", DebugExitPort),
+		"-append", strings.Join(words, " "), "-m", "384",
+	}
 }

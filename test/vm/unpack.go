@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,13 @@ import (
 func roots() []string {
 	return []string{
 		"virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe", "ib_umad", "rdma_ucm", "bonding", "dummy",
+		"9p", "9pnet_virtio", "sch_tbf", "sch_netem",
 	}
+}
+
+// rootsKey distinguishes kernels in the cache by their modules.
+func rootsKey() string {
+	return fmt.Sprintf("_%08x", crc32.ChecksumIEEE([]byte(strings.Join(roots(), " "))))
 }
 
 // unpackPackage writes the kernel and the modules of a package into dir:

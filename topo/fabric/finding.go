@@ -128,7 +128,7 @@ func (f *Finding) Sentence() string {
 		if f.End != "" {
 			return f.Subject() + " is degraded at the " + f.End + "'s end: " + f.What + " above the limit, " + f.Limit
 		}
-		if strings.HasPrefix(f.What, "pcie-") {
+		if strings.HasPrefix(f.What, "pcie-") || f.What == "bandwidth" {
 			return f.Subject() + " is degraded: " + f.What + " below " + f.Limit
 		}
 		return f.Subject() + " is degraded: " + f.What + " above the limit, " + f.Limit

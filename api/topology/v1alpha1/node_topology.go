@@ -141,8 +141,8 @@ type Skipped struct {
 // liveness of the node.
 const HeartbeatInterval = time.Hour
 
-// NodeTopologyStatus is written by two: the worker its heartbeat, topo-master
-// the rest.
+// NodeTopologyStatus is written by three: the worker its heartbeat, `heddle fabric test`
+// its results, topo-master the rest.
 type NodeTopologyStatus struct {
 	// HeartbeatTime is the end of the worker's last pass, by its own clock; it is written every
 	// HeartbeatInterval or a little sooner by a blind merge patch.
@@ -183,6 +183,12 @@ type NodeTopologyStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Tests has the results of heddle fabric test for each port that was tested, sorted by id, port
+	// and netdev.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Tests []LinkTest `json:"tests,omitempty"`
 }
 
 // Finding describes one fault of a node's cables.

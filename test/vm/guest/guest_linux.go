@@ -22,13 +22,16 @@ func Main(m *testing.M) {
 		return
 	}
 	code := byte(vm.CodeFailed)
-	if err := errors.Join(mount(), loadModules("/modules")); err != nil {
+	if err := Boot(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)
 	} else if m.Run() == 0 {
 		code = vm.CodePassed
 	}
 	end(code)
 }
+
+// Boot mounts the kernel's filesystems and loads the modules. It is for the init of a guest.
+func Boot() error { return errors.Join(mount(), loadModules("/modules")) }
 
 func mount() error {
 	for _, fs := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}} {

@@ -2,6 +2,8 @@ package informers
 
 import (
 	"cmp"
+	"reflect"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
+	"github.com/heddle-dev/heddle/topo/fabrictest"
 )
 
 // Report holds the used part of a NodeTopology. Only its heartbeat changes.
@@ -23,6 +26,8 @@ type Report struct {
 	// transition, in seconds since 1970.
 	Cables      Cables
 	CablesSince int64
+	// Tests has the newest result of each port that was tested.
+	Tests []v1alpha1.LinkTest
 
 	heartbeat atomic.Int64 // Microseconds since 1970, 0 for none.
 }
@@ -50,7 +55,8 @@ func (r *Report) keep(old *Report) *Report {
 	if r.Equal(old.Report) {
 		r.Report = old.Report
 	}
-	if !r.SameReport(old) || !r.Cables.Equal(old.Cables) || r.CablesSince != old.CablesSince {
+	if !r.SameReport(old) || !r.Cables.Equal(old.Cables) || r.CablesSince != old.CablesSince ||
+		!reflect.DeepEqual(r.Tests, old.Tests) {
 		return r
 	}
 	if at := r.heartbeat.Load(); at != 0 {
@@ -60,7 +66,12 @@ func (r *Report) keep(old *Report) *Report {
 }
 
 func readReport(t *v1alpha1.NodeTopology) *Report {
-	r := &Report{Report: fabric.Read(&t.Spec), Name: t.Name}
+	spec := t.Spec
+	spec.DegradedLinks = slices.Concat(spec.DegradedLinks, fabrictest.Degraded(t.Status.Tests, spec.Rails))
+	r := &Report{Report: fabric.Read(&spec), Name: t.Name, Tests: t.Status.Tests}
+	for i := range r.Tests {
+		r.Tests[i].Results = r.Tests[i].Results[:1]
+	}
 	// A worker that makes a report writes its first heartbeat an hour later.
 	if at := cmp.Or(t.Status.HeartbeatTime, &t.CreationTimestamp); !at.IsZero() {
 		r.heartbeat.Store(at.UnixMicro())

@@ -92,6 +92,8 @@ type Node struct {
 	Heartbeat    time.Time              `json:"heartbeat,omitzero"`
 	// HeartbeatAge is in seconds, by this replica's clock.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds,omitempty"`
+	// Tests has the last result of heddle fabric test for each port.
+	Tests []v1alpha1.LinkTest `json:"tests,omitempty"`
 	// Suspect has the gangs that failed on the node, if they are several.
 	Suspect *suspect.Place `json:"suspect,omitempty"`
 	// Changes are the Events about its cables, the newest first.
@@ -134,7 +136,7 @@ func (s *Snapshot) Node(name string, now time.Time) (*Node, bool) {
 		spec := r.Spec()
 		n.Product, n.NVLinkDomain, n.Rails = r.Product(), spec.NVLinkDomain, spec.Rails
 		n.Path, n.PathSource, n.Uplinks, n.Skipped = spec.Path, spec.PathSource, len(spec.Uplinks), spec.Skipped
-		n.Walk, n.StaleSources = r.Cables.Walk, spec.Stale
+		n.Walk, n.StaleSources, n.Tests = r.Cables.Walk, spec.Stale, r.Tests
 		if at := r.Heartbeat(); !at.IsZero() {
 			n.Heartbeat, n.HeartbeatAge = wellknown.Moment(at), now.Sub(at).Round(time.Second).Seconds()
 		}

@@ -32,6 +32,8 @@ type Port struct {
 	v1alpha1.Rail
 	// Finding describes the fault; a missing port has only a finding.
 	Finding *fabric.Finding `json:"finding,omitempty"`
+	// Test is the last result of heddle fabric test.
+	Test *v1alpha1.LinkResult `json:"test,omitempty"`
 }
 
 // PortQuery selects ports. One of Group and Switch is set.
@@ -69,8 +71,9 @@ func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
 			continue
 		}
 		var spec v1alpha1.NodeTopologySpec
+		var tests []v1alpha1.LinkTest
 		if r := n.Believed(); r != nil {
-			spec = *r.Spec()
+			spec, tests = *r.Spec(), r.Tests
 		}
 		group := ""
 		for _, h := range holders {
@@ -78,7 +81,7 @@ func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
 				group = h.Name
 			}
 		}
-		p.node(e, group, &spec)
+		p.node(e, group, &spec, tests)
 	}
 	return &p.out, true
 }
@@ -93,7 +96,9 @@ type portSearch struct {
 	out    PortList
 }
 
-func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTopologySpec) {
+func (p *portSearch) node(
+	e *fabric.Element, group string, spec *v1alpha1.NodeTopologySpec, tests []v1alpha1.LinkTest,
+) {
 	one := Port{Node: e.Name, Status: e.Status, Group: group, NVLinkDomain: spec.NVLinkDomain, Foreign: !p.nodes[e]}
 	one.Foreign = one.Foreign && p.query.Group != ""
 	rest := slices.DeleteFunc(slices.Clone(e.Findings), func(f fabric.Finding) bool {
@@ -104,7 +109,11 @@ func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTo
 		if r.Role != string(machine.RoleFabric) {
 			continue
 		}
-		one.Rail, one.Finding = *r, nil
+		one.Rail, one.Finding, one.Test = *r, nil, nil
+		of := func(t v1alpha1.LinkTest) bool { return t.ID == r.ID && t.Port == r.Port && t.Netdev == r.Netdev }
+		if at := slices.IndexFunc(tests, of); at >= 0 {
+			one.Test = &tests[at].Results[0]
+		}
 		about := func(f fabric.Finding) bool { return f.Rail == r.Rail && f.Plane == r.Plane && f.ID == r.ID }
 		if at := slices.IndexFunc(rest, about); at >= 0 {
 			one.Finding = new(rest[at])
@@ -117,7 +126,7 @@ func (p *portSearch) node(e *fabric.Element, group string, spec *v1alpha1.NodeTo
 	for i := range rest { // No port of the report has them.
 		f := &rest[i]
 		one.Rail = v1alpha1.Rail{Rail: f.Rail, Plane: f.Plane, HCA: f.HCA, ID: f.ID, LinkState: v1alpha1.LinkUnknown}
-		one.Finding = f
+		one.Finding, one.Test = f, nil
 		p.put(&one)
 	}
 	for _, u := range spec.Uplinks {

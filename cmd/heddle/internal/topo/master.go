@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
 // app is topo-master's AppLabel.
@@ -58,6 +60,29 @@ func (m *master) visible(set *pflag.FlagSet) {
 	set.StringVar(&m.caFile, "ca-file", "", "`file` with the authorities, in PEM, that sign --topo-master's certificate")
 	set.StringVar(&m.serverName, "tls-server-name", "",
 		"`name` in --topo-master's certificate, if it is asked at another address, such as a forwarded port")
+}
+
+// Master finds topo-master by the flags of a command of another package.
+type Master struct{ at master }
+
+// Register adds the flags of topo-master and of the API server to a command.
+func (m *Master) Register(c *cobra.Command) { m.at.register(c) }
+
+// API returns the flags of the API server.
+func (m *Master) API() *cluster.Flags { return &m.at.cluster }
+
+// Group returns the names of the nodes of a group that have ports in the fabric.
+func (m *Master) Group(c *cobra.Command, name string) (nodes []string, err error) {
+	list, err := read[snapshot.PortList](c, &m.at, "/v1/ports", "group", name)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Ports {
+		if p := &list.Ports[i]; !p.Foreign && !slices.Contains(nodes, p.Node) {
+			nodes = append(nodes, p.Node)
+		}
+	}
+	return nodes, nil
 }
 
 // get asks topo-master, which it finds first, with a parameter and its value if any.

@@ -1,0 +1,192 @@
+package fabric
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/topo/fabrictest"
+)
+
+// Answer is the object that `heddle fabric test` prints.
+type Answer struct {
+	// Nodes are the nodes with results, Skipped the others with the reason.
+	Nodes   []string          `json:"nodes"`
+	Skipped map[string]string `json:"skipped,omitempty"`
+	Ports   int               `json:"ports"`
+	Rounds  int               `json:"rounds"`
+	// Seconds is the least duration of a test that was only planned.
+	Seconds int `json:"seconds,omitempty"`
+	// Incomplete is true if the time was over before the last round.
+	Incomplete bool    `json:"incomplete,omitempty"`
+	Faults     []Fault `json:"faults"`
+	// Unexplained are slow flows whose every part works in others.
+	Unexplained []string    `json:"unexplained,omitempty"`
+	Collective  *Collective `json:"collective,omitempty"`
+
+	planned bool
+	groups  []string
+}
+
+// Fault is a slow part of the fabric.
+type Fault struct {
+	Kind fabrictest.Kind `json:"kind"`
+	// Where has the part, or several if the results do not tell them apart.
+	Where []string `json:"where"`
+	What  string   `json:"what"`
+	Value string   `json:"value"`
+	Limit string   `json:"limit,omitempty"`
+	// Flows is the number of slow flows that it explains.
+	Flows int `json:"flows"`
+}
+
+// Collective is the result of a collective.
+type Collective struct {
+	// GBps is the bus bandwidth of all nodes, Best the best of a run, in GB/s.
+	GBps float64 `json:"gbps"`
+	Best float64 `json:"best"`
+	Runs int     `json:"runs"`
+	// Slow has the slow node, or nodes between which it is slow; empty if it is not slow or everywhere.
+	Slow []string `json:"slow,omitempty"`
+	// Rail is the slow rail of the node.
+	Rail *int32 `json:"rail,omitempty"`
+}
+
+func (c *Collective) fault(limit float64) Fault {
+	f := Fault{
+		Kind: "node", Where: c.Slow, What: "collective", Value: fmt.Sprintf("%.1f GB/s", c.GBps), Flows: c.Runs,
+		Limit: fmt.Sprintf("%.1f GB/s", max(limit, fabrictest.MinBandwidth*c.Best)),
+	}
+	switch {
+	case c.Rail != nil:
+		f.Kind, f.Where = fabrictest.HCA, []string{fmt.Sprintf("%s rail %d", c.Slow[0], *c.Rail)}
+	case len(c.Slow) > 1:
+		f.Kind, f.Where = "links", []string{"between the halves of " + cli.First(c.Slow, 4, ", ")}
+	}
+	return f
+}
+
+// plan describes a test without running it.
+func (t *test) plan(groups []string) *Answer {
+	var ports []fabrictest.Port
+	a := &Answer{planned: true, groups: groups, Faults: []Fault{}}
+	for _, n := range t.nodes {
+		a.Nodes, ports = append(a.Nodes, n.name), append(ports, n.ports...)
+	}
+	a.Ports, a.Rounds = len(ports), fabrictest.NewTest(ports, fabrictest.DefaultPlan(t.o.uplinks)).Left()
+	a.Seconds = a.Rounds * (t.o.seconds + 1)
+	return a
+}
+
+// add takes the results of the pairs.
+func (a *Answer) add(t *fabrictest.Test) {
+	a.Ports, a.Faults = len(t.Ports), []Fault{}
+	for i := range t.Ports {
+		if !slices.Contains(a.Nodes, t.Ports[i].Node) {
+			a.Nodes = append(a.Nodes, t.Ports[i].Node)
+		}
+	}
+	faults, unexplained := t.Faults()
+	for i := range faults {
+		f := &faults[i]
+		out := Fault{Kind: f.Places[0].Kind, What: f.What, Flows: f.Flows}
+		for _, p := range f.Places {
+			if p.Port >= 0 {
+				out.Where = append(out.Where, t.Ports[p.Port].String())
+			} else {
+				out.Where = append(out.Where, p.Leaf)
+			}
+		}
+		out.Value, out.Limit = f.Texts()
+		a.Faults = append(a.Faults, out)
+	}
+	for _, f := range unexplained {
+		a.Unexplained = append(a.Unexplained, t.Ports[f.From].String()+" to "+t.Ports[f.To].String())
+	}
+}
+
+func (a *Answer) text() string {
+	var b strings.Builder
+	if a.planned {
+		fmt.Fprintf(&b, "%s with %s in %s: %s, at least %s.\nNothing was created.\n", cli.Count(len(a.Nodes), "node"),
+			cli.Count(a.Ports, "port"), cli.First(a.groups, 4, ", "), cli.Count(a.Rounds, "round"),
+			time.Duration(a.Seconds)*time.Second)
+		return b.String()
+	}
+	if len(a.Faults) > 0 {
+		rows := [][]string{{"SLOW", "WHERE", "WHAT", "VALUE", "LIMIT", "FLOWS"}}
+		for i := range a.Faults {
+			f := &a.Faults[i]
+			rows = append(rows, []string{
+				string(f.Kind), strings.Join(f.Where, " or "), f.What, f.Value, f.Limit, fmt.Sprint(f.Flows),
+			})
+		}
+		b.WriteString(cli.Table(rows) + "\n")
+	}
+	for _, flow := range a.Unexplained {
+		fmt.Fprintf(&b, "Slow, but each part works in other flows: %s\n", flow)
+	}
+	for _, node := range slices.Sorted(maps.Keys(a.Skipped)) {
+		fmt.Fprintf(&b, "Not tested: %s: %s\n", node, a.Skipped[node])
+	}
+	if c := a.Collective; c != nil {
+		fmt.Fprintf(&b, "Collective: %.1f GB/s on all nodes, %s.\n", c.GBps, cli.Count(c.Runs, "run"))
+	}
+	if a.Incomplete {
+		b.WriteString("The time was over before the last round: see --max-duration.\n")
+	}
+	fmt.Fprintf(&b, "%s with %s, %s: %s.\n", cli.Count(len(a.Nodes), "node"), cli.Count(a.Ports, "port"),
+		cli.Count(a.Rounds, "round"), cli.Count(len(a.Faults), "slow part"))
+	return b.String()
+}
+
+// write adds the results to the NodeTopologies, and labels the Nodes if that was asked for.
+func (t *test) write(ctx context.Context, pairs *fabrictest.Test) error {
+	at := metav1.NewTime(time.Now().UTC().Truncate(time.Second))
+	for _, n := range t.nodes {
+		tests := pairs.Record(n.tests, n.name, n.versions, at)
+		if slices.EqualFunc(tests, n.tests, func(a, b v1alpha1.LinkTest) bool {
+			return len(a.Results) == len(b.Results) && a.Results[0].Time.Equal(&b.Results[0].Time)
+		}) {
+			continue // Nothing was measured.
+		}
+		path := "/apis/" + v1alpha1.Resource().GroupVersion().String() + "/" + v1alpha1.Resource().Resource + "/" + n.name + "/status"
+		if err := t.patch(ctx, path, map[string]any{"status": map[string]any{"tests": tests}}); err != nil {
+			return fmt.Errorf("write the results of node %s: %w", n.name, err)
+		}
+		if !t.o.label {
+			continue
+		}
+		least := tests[0].Results[0].Gbps
+		for i := range tests {
+			if tests[i].Results[0].Time.Equal(&at) {
+				least = min(least, tests[i].Results[0].Gbps)
+			}
+		}
+		labels := map[string]string{
+			wellknown.FabricTested: at.Format(time.DateOnly), wellknown.FabricBandwidth: fmt.Sprint(least),
+		}
+		if err := t.patch(ctx, "/api/v1/nodes/"+n.name, map[string]any{"metadata": map[string]any{"labels": labels}}); err != nil {
+			return fmt.Errorf("label node %s: %w", n.name, err)
+		}
+	}
+	return nil
+}
+
+func (t *test) patch(ctx context.Context, path string, body any) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	return t.client.Patch(types.MergePatchType).AbsPath(path).Body(b).Do(ctx).Error()
+}

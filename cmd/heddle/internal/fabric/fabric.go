@@ -1,0 +1,328 @@
+// Package fabric is `heddle fabric`: it measures the cables of idle nodes, names the slow ones, and keeps the results in
+// the NodeTopologies of the nodes.
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/topo"
+	"github.com/heddle-dev/heddle/topo/fabrictest"
+	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
+)
+
+// NewCommand makes `heddle fabric`.
+func NewCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "fabric COMMAND", DisableFlagsInUseLine: true, Short: "Measure the cables of idle nodes",
+		Args: cobra.NoArgs, RunE: cli.NeedCommand,
+	}
+	c.AddCommand(testCommand())
+	return c
+}
+
+// options are the flags of `heddle fabric test`.
+type options struct {
+	group, namespace, image, agentImage, scheduler string
+	nodes, perftest                                []string
+	seconds, uplinks, ranks                        int
+	maxDuration                                    time.Duration
+	dryRun, label                                  bool
+	launcher                                       string
+	limit                                          float64
+	railEnv                                        string
+	env                                            []string
+	// collective is the command after --.
+	collective []string
+}
+
+func testCommand() *cobra.Command {
+	o, at := &options{}, &topo.Master{}
+	c := &cobra.Command{
+		Use: "test (--group GROUP | --nodes NODE,...) --image IMAGE [-- COLLECTIVE...]", DisableFlagsInUseLine: true,
+		Short: "Find the slow cable, HCA or node; exit code 1 if there is one",
+		Long: `Find the slow cable, HCA or node among idle nodes.
+
+A pod with all devices of its node runs on each node, at the lowest priority: a
+job that needs the node evicts it at once, and the test goes on without. The
+image needs perftest. First each HCA is measured alone, then ports on the same
+leaf in pairs, then pairs of leaves, no HCA twice at a time; slow flows are
+measured again. The part that all slow flows have in common is named.
+
+With a command after --, it then runs that collective on all nodes, and if it is
+slow on halves of them until one node, and one of its rails, is left. The
+command prints as nccl-tests do. --launcher mpi runs it under Open MPI's mpirun
+without ssh, torchrun on each node with the variables of torch.distributed.
+
+The results are kept in the NodeTopologies, the last 10 of each port. A slow port
+is a finding degraded-link until it passes a test or its link changes.
+heddle topo bandwidth shows the results.`,
+		Example: `  heddle fabric test --group leaf-1 --image registry.example.com/perftest
+  heddle fabric test --nodes gpu-01,gpu-02,gpu-03 --image registry.example.com/nccl-tests \
+    --ranks 8 -- all_reduce_perf -b 512M -e 8G -f 2`,
+	}
+	at.Register(c)
+	f := c.Flags()
+	f.StringVar(&o.group, "group", "", "name of a `group` of the topology tree, such as leaf-1")
+	f.StringSliceVar(&o.nodes, "nodes", nil, "the `nodes`, comma-separated")
+	f.StringVar(&o.image, "image", "", "`image` with perftest, and the collective's programs")
+	f.StringVar(&o.agentImage, "agent-image", "", "`image` heddle; default the daemons' registry and tag")
+	f.StringVar(&o.scheduler, "scheduler", "heddle-scheduler", "`name` of the scheduler of the test's pods")
+	f.DurationVar(&o.maxDuration, "max-duration", 30*time.Minute, "end the test after this time with what was measured")
+	f.IntVar(&o.seconds, "seconds", 3, "duration of a measurement of bandwidth, in `seconds`")
+	f.IntVar(&o.uplinks, "uplinks", 8, "`number` of uplinks of a leaf: pairs of leaves are measured 7 times as often")
+	f.StringSliceVar(&o.perftest, "perftest", nil, "more `arguments` for perftest, comma-separated, such as -x,3")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the nodes and the number of rounds, and create nothing")
+	f.BoolVar(&o.label, "label", false, "label the nodes: fabric.tested, fabric.bandwidth")
+	f.StringVar(&o.launcher, "launcher", string(measure.MPI), "`launcher` of the collective: mpi, torchrun")
+	f.IntVar(&o.ranks, "ranks", 8, "`number` of ranks of the collective on each node")
+	f.Float64Var(&o.limit, "limit", 0, "least bus bandwidth of the collective in `GB/s`; default 80 % of its best run")
+	f.StringVar(&o.railEnv, "rail-env", "NCCL_IB_HCA==%s",
+		"`variable` that restricts the collective to a rail; %s is the HCA")
+	f.StringSliceVar(&o.env, "env", nil, "`variables` of the collective, comma-separated, such as NCCL_DEBUG=INFO")
+	cli.Complete(c, "launcher", string(measure.MPI), string(measure.Torchrun))
+	output := cli.AddOutput(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		o.collective, o.namespace = args, at.API().Given(cluster.System)
+		if err := o.check(c); err != nil {
+			return err
+		}
+		if o.group != "" {
+			var err error
+			if o.nodes, err = at.Group(c, o.group); err != nil {
+				return err
+			}
+		}
+		client, err := at.API().Client()
+		if err != nil {
+			return err
+		}
+		t := &test{c: c, o: o, client: client}
+		answer, err := t.run(c.Context())
+		if err != nil {
+			return err
+		}
+		return output.PrintFindings(c, answer, answer.text(), len(answer.Faults))
+	}
+	return c
+}
+
+func (o *options) check(c *cobra.Command) error {
+	switch {
+	case (o.group == "") == (len(o.nodes) == 0):
+		return cli.UsageErrorf(c, "give either --group or --nodes")
+	case o.image == "" && !o.dryRun:
+		return cli.UsageErrorf(c, "--image is required: an image with perftest")
+	case o.launcher != string(measure.MPI) && o.launcher != string(measure.Torchrun):
+		return cli.UsageErrorf(c, "invalid --launcher %q: want mpi or torchrun", o.launcher)
+	case o.seconds < 1 || o.uplinks < 1 || o.ranks < 1 || o.maxDuration < time.Second:
+		return cli.UsageErrorf(c, "--seconds, --uplinks, --ranks and --max-duration must be at least 1")
+	case strings.Count(o.railEnv, "%s") != 1:
+		return cli.UsageErrorf(c, "invalid --rail-env %q: want a variable with one %%s", o.railEnv)
+	}
+	return nil
+}
+
+// test is a test in progress.
+type test struct {
+	c      *cobra.Command
+	o      *options
+	client *cluster.Client
+	nodes  []*node
+	answer Answer
+}
+
+func (t *test) run(ctx context.Context) (*Answer, error) {
+	if err := t.read(ctx); err != nil {
+		return nil, err
+	}
+	var groups []string
+	for _, n := range t.nodes {
+		groups = append(groups, n.group)
+	}
+	groups = slices.Compact(slices.Sorted(slices.Values(groups)))
+	if t.o.dryRun {
+		return t.plan(groups), nil
+	}
+	if err := t.findAgent(ctx); err != nil {
+		return nil, err
+	}
+	p := newPods(t.client, t.o)
+	// A client that is interrupted cleans up as well.
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		if err := p.clean(last); err != nil {
+			t.note("%v", err)
+		}
+	}()
+	if err := p.lock(ctx, groups, time.Now().Add(t.o.maxDuration+startTimeout)); err != nil {
+		return nil, err
+	}
+	if err := p.start(ctx, t.nodes); err != nil {
+		return nil, err
+	}
+	t.answer.Skipped = p.skipped
+	if len(p.byNode) == 0 {
+		return nil, fmt.Errorf("no node can be tested: %s", reasons(p.skipped))
+	}
+	return t.measure(ctx, &measure.Nodes{
+		Nodes: p.nodes(), Seconds: t.o.seconds, Iterations: iterations, Args: t.o.perftest,
+	})
+}
+
+const (
+	cleanTimeout = 30 * time.Second
+	// iterations is the number of reads of a measurement of latency.
+	iterations = 1000
+)
+
+// note prints to stderr how the test goes on.
+func (t *test) note(format string, args ...any) { t.c.PrintErrf(format+"\n", args...) }
+
+// reasons joins why nodes were skipped.
+func reasons(skipped map[string]string) string {
+	var all []string
+	for node, reason := range skipped {
+		all = append(all, node+": "+reason)
+	}
+	slices.Sort(all)
+	return cli.First(all, 3, "; ")
+}
+
+// findAgent completes the image of the agent.
+func (t *test) findAgent(ctx context.Context) error {
+	if t.o.agentImage != "" {
+		return nil
+	}
+	pod, err := cluster.Pod(ctx, t.client, "heddle-topo-worker")
+	if err != nil {
+		return err
+	}
+	if pod == nil || len(pod.Spec.Containers) == 0 {
+		return errors.New("no pod of heddle-topo-worker tells the image of the agent: give --agent-image")
+	}
+	image := pod.Spec.Containers[0].Image
+	at := strings.LastIndex(image, "heddle-node")
+	if at < 0 {
+		return fmt.Errorf("image %q of pod %s/%s is not heddle-node: give --agent-image", image, pod.Namespace, pod.Name)
+	}
+	t.o.agentImage = image[:at] + "heddle" + image[at+len("heddle-node"):]
+	return nil
+}
+
+// measure runs the rounds, and then the collective.
+func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.o.maxDuration)
+	defer cancel()
+	var ports []fabrictest.Port
+	for _, n := range t.nodes {
+		if _, ok := on.Nodes[n.name]; ok {
+			n.probe(ctx, on)
+			ports = append(ports, n.ports...)
+		}
+	}
+	pairs := fabrictest.NewTest(ports, fabrictest.DefaultPlan(t.o.uplinks))
+	for flows := pairs.Next(); flows != nil; flows = pairs.Next() {
+		t.note("measuring %s, %s left", cli.Count(len(flows), "flow"), cli.Count(pairs.Left(), "round"))
+		results := on.Round(ctx, ports, flows)
+		if ctx.Err() != nil {
+			break
+		}
+		for i := range results {
+			if r := &results[i]; r.Failure != "" {
+				t.note("%s to %s: %s", ports[r.From].String(), ports[r.To].String(), cli.Printable(r.Failure))
+			}
+		}
+		pairs.Add(results)
+		t.answer.Rounds++
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, fmt.Errorf("the test was interrupted: %w", ctx.Err())
+	}
+	t.answer.Incomplete = ctx.Err() != nil
+	t.answer.add(pairs)
+	// The results are written although the time is over.
+	if err := t.write(context.WithoutCancel(ctx), pairs); err != nil {
+		return nil, err
+	}
+	if len(t.o.collective) > 0 && !t.answer.Incomplete {
+		if err := t.collective(ctx, on); err != nil {
+			return nil, err
+		}
+	}
+	return &t.answer, nil
+}
+
+// collective runs the collective, and bisects the nodes if it is slow.
+func (t *test) collective(ctx context.Context, on *measure.Nodes) error {
+	program := &measure.Collective{
+		Launcher: measure.Launcher(t.o.launcher), Args: t.o.collective, Ranks: t.o.ranks, Env: t.o.env,
+		RSH: agentPath + " rsh",
+	}
+	var nodes []*node
+	for _, n := range t.nodes {
+		if _, ok := on.Nodes[n.name]; ok {
+			nodes = append(nodes, n)
+		}
+	}
+	if len(nodes) < 2 {
+		return errors.New("a collective needs at least two nodes")
+	}
+	rails := nodes[0].rails()
+	outcome, err := fabrictest.Bisect(len(nodes), len(rails), t.o.limit, func(r fabrictest.Run) (float64, error) {
+		var names, env, hcas []string
+		for _, i := range r.Nodes {
+			names = append(names, nodes[i].name)
+			if r.Rail >= 0 {
+				hcas = append(hcas, nodes[i].hcas(rails[r.Rail])...)
+			}
+		}
+		if r.Rail >= 0 {
+			slices.Sort(hcas)
+			env = []string{fmt.Sprintf(t.o.railEnv, strings.Join(slices.Compact(hcas), ","))}
+		}
+		busbw, err := on.Collective(ctx, program, names, env)
+		t.note("%s on %s: %.1f GB/s%s", t.o.collective[0], cli.First(names, 4, ", "), busbw, railText(rails, r.Rail))
+		if err != nil && ctx.Err() == nil && !errors.Is(err, measure.ErrGone) {
+			t.note("%s", cli.Printable(err.Error()))
+			return 0, nil // A collective that fails is slow.
+		}
+		return busbw, err
+	})
+	if err != nil {
+		return err
+	}
+	c := &Collective{GBps: outcome.Whole, Best: outcome.Best, Runs: outcome.Runs}
+	for _, i := range outcome.Nodes {
+		c.Slow = append(c.Slow, nodes[i].name)
+	}
+	if outcome.Rail >= 0 {
+		c.Rail = new(rails[outcome.Rail])
+	}
+	t.answer.Collective = c
+	if outcome.Slow {
+		t.answer.Faults = append(t.answer.Faults, c.fault(t.o.limit))
+	}
+	return nil
+}
+
+func railText(rails []int32, at int) string {
+	if at < 0 {
+		return ""
+	}
+	return fmt.Sprintf(" by rail %d", rails[at])
+}
+
+func newPods(client *cluster.Client, o *options) *pods {
+	return &pods{client: client, o: o, secrets: map[string]*corev1.Secret{}, byNode: map[string]*corev1.Pod{}, skipped: map[string]string{}}
+}

@@ -1,0 +1,136 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heddle-dev/heddle/api/machine"
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/topo/fabrictest"
+	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
+)
+
+// node is a node to test.
+type node struct {
+	name string
+	// group is the lowest group of the node.
+	group   string
+	shared  bool
+	devices corev1.ResourceList
+	ports   []fabrictest.Port
+	tests   []v1alpha1.LinkTest
+	// switches has the name and port of the switch behind each port.
+	switches []string
+	// versions are those of perftest and of the first HCA's firmware.
+	versions string
+}
+
+// read reads the nodes of the test with their ports.
+func (t *test) read(ctx context.Context) error {
+	var reports v1alpha1.NodeTopologyList
+	if _, err := cluster.ReadPath(ctx, t.client, "/apis/"+v1alpha1.Resource().GroupVersion().String()+"/"+
+		v1alpha1.Resource().Resource, "", &reports); err != nil {
+		return err
+	}
+	slices.Sort(t.o.nodes)
+	for _, name := range slices.Compact(t.o.nodes) {
+		at := slices.IndexFunc(reports.Items, func(r v1alpha1.NodeTopology) bool { return r.Name == name })
+		if at < 0 {
+			return fmt.Errorf("node %s: no NodeTopology: does heddle-topo-worker run there?", name)
+		}
+		object, err := cluster.Node(ctx, t.client, name)
+		if err != nil {
+			return err
+		}
+		r := &reports.Items[at]
+		n := &node{
+			name: name, group: r.Status.Leaf, tests: r.Status.Tests,
+			shared: isShared(object.Status.Allocatable), devices: devices(object.Status.Allocatable),
+		}
+		n.add(r.Spec.Rails)
+		if len(n.ports) == 0 {
+			return fmt.Errorf("node %s: no active port in the fabric", name)
+		}
+		t.nodes = append(t.nodes, n)
+	}
+	return nil
+}
+
+// payload is the part of a link's rate that perftest reaches with messages of 64 KiB.
+const payload = 0.97
+
+func (n *node) add(rails []v1alpha1.Rail) {
+	for i := range rails {
+		r := &rails[i]
+		if r.Role != string(machine.RoleFabric) || r.LinkState != v1alpha1.LinkActive {
+			continue
+		}
+		p := fabrictest.Port{
+			Node: n.name, HCA: r.HCA, ID: r.ID, Number: r.Port, Netdev: r.Netdev, Rail: r.Rail, Plane: r.Plane,
+			Gbps: payload * float64(r.RateGbps),
+		}
+		far := ""
+		if r.Switch != nil {
+			p.Leaf = r.Switch.ID
+			far = r.Switch.Name + " port " + r.SwitchPort
+		}
+		n.ports, n.switches = append(n.ports, p), append(n.switches, far)
+	}
+}
+
+// rails returns the numbers of the rails.
+func (n *node) rails() (all []int32) {
+	for i := range n.ports {
+		all = append(all, n.ports[i].Rail)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// hcas returns the HCAs of a rail.
+func (n *node) hcas(rail int32) (all []string) {
+	for i := range n.ports {
+		if n.ports[i].Rail == rail {
+			all = append(all, n.ports[i].HCA)
+		}
+	}
+	return all
+}
+
+// probeScript prints a line for each HCA, and the version of perftest.
+const probeScript = `for d in /sys/class/infiniband/*; do
+echo "hca ${d##*/} $(cat $d/device/current_link_width $d/fw_ver $d/device/current_link_speed 2>/dev/null | tr '\n' ' ')"
+done; ib_write_bw --version`
+
+// pciePayload is the part of a PCIe link's rate that data has, after the headers of packets.
+const pciePayload = 0.85
+
+// probe reads the PCIe links and the versions. A node that does not tell has only the links' rates.
+func (n *node) probe(ctx context.Context, on *measure.Nodes) {
+	output, _ := on.Run(ctx, n.name, []string{"/bin/sh", "-c", probeScript}, nil)
+	for line := range strings.Lines(output) {
+		fields := strings.Fields(line)
+		if len(fields) >= 2 && fields[0] == "Version:" {
+			n.versions = strings.Trim("perftest "+fields[1]+", "+n.versions, ", ")
+		}
+		if len(fields) < 5 || fields[0] != "hca" {
+			continue
+		}
+		var width float64
+		_, _ = fmt.Sscan(fields[2], &width)
+		limit := pciePayload * width * machine.SpeedGTs(strings.Join(fields[4:], " "))
+		for i := range n.ports {
+			if p := &n.ports[i]; p.HCA == fields[1] && limit > 0 {
+				p.Gbps = min(p.Gbps, limit)
+				if n.versions == "" {
+					n.versions = "firmware " + fields[3]
+				}
+			}
+		}
+	}
+}

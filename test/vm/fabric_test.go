@@ -1,0 +1,136 @@
+//go:build e2e && linux
+
+package vm_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heddle-dev/heddle/topo/fabrictest"
+	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
+)
+
+// The healthy links of the bed: slow enough that they, and not the emulation, decide.
+const (
+	mbits = 10
+	delay = "10ms"
+)
+
+// shape gives the link of a port a rate, a delay and a loss, as it sends.
+func (b *bed) shape(ctx context.Context, t *testing.T, node, rail int, netem string) {
+	t.Helper()
+	p := &b.ports[port(node, rail)]
+	args := []string{"sh", "-c", "/sbin/tc qdisc replace dev " + p.Netdev + " root netem limit 10000 " + netem}
+	if out, err := b.on.Run(ctx, p.Node, args, nil); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func (b *bed) heal(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for i := range b.ports {
+		b.shape(ctx, t, i/rails, i%rails, fmt.Sprintf("rate %dmbit delay %s", mbits, delay))
+	}
+}
+
+// flow measures one flow.
+func (b *bed) flow(ctx context.Context, t *testing.T, from, to int) fabrictest.Result {
+	t.Helper()
+	r := b.on.Round(ctx, b.ports, []fabrictest.Flow{{From: from, To: to}})[0]
+	t.Logf("%s to %s: %.4f Gb/s, %.0f µs %s", &b.ports[from], &b.ports[to], r.Gbps, r.Latency, r.Failure)
+	return r
+}
+
+// faults runs the test of pairs, and returns what is slow at which place.
+func (b *bed) faults(ctx context.Context, t *testing.T) (faults []string) {
+	t.Helper()
+	test := fabrictest.NewTest(b.ports, fabrictest.DefaultPlan(1))
+	for flows := test.Next(); flows != nil; flows = test.Next() {
+		results := b.on.Round(ctx, b.ports, flows)
+		for _, r := range results {
+			t.Logf("%s to %s: %.4f Gb/s, %.0f µs %s", &b.ports[r.From], &b.ports[r.To], r.Gbps, r.Latency, r.Failure)
+		}
+		test.Add(results)
+	}
+	found, unexplained := test.Faults()
+	for _, f := range unexplained {
+		faults = append(faults, fmt.Sprintf("unexplained: %s to %s", &b.ports[f.From], &b.ports[f.To]))
+	}
+	for _, f := range found {
+		for _, p := range f.Places {
+			faults = append(faults, fmt.Sprintf("%s: %s of %s", f.What, p.Kind, &b.ports[p.Port]))
+		}
+	}
+	slices.Sort(faults)
+	return faults
+}
+
+// TestFabricInGuests runs the measurements of `heddle fabric test` over soft RoCE between guests.
+func TestFabricInGuests(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
+	defer cancel()
+	b := startBed(ctx, t)
+	t.Run("pair", func(t *testing.T) {
+		free := b.flow(ctx, t, port(0, 0), port(1, 0))
+		b.shape(ctx, t, 0, 0, "rate 1mbit")
+		slow := b.flow(ctx, t, port(0, 0), port(1, 0))
+		b.shape(ctx, t, 0, 0, "delay 200ms")
+		late := b.flow(ctx, t, port(0, 0), port(1, 0))
+		if free.Failure != "" || slow.Gbps <= 0 || slow.Gbps > free.Gbps/3 || late.Latency < 3*free.Latency {
+			t.Errorf("free %+v, slow %+v, late %+v", free, slow, late)
+		}
+	})
+	t.Run("healthy", func(t *testing.T) {
+		b.heal(ctx, t)
+		if diff := cmp.Diff([]string(nil), b.faults(ctx, t)); diff != "" {
+			t.Errorf("faults (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("faults", func(t *testing.T) {
+		b.heal(ctx, t)
+		b.shape(ctx, t, 1, 0, fmt.Sprintf("rate %dmbit delay %s", mbits/5, delay))
+		b.shape(ctx, t, 2, 1, "loss 100%")
+		b.shape(ctx, t, 3, 0, fmt.Sprintf("rate %dmbit delay 200ms", mbits))
+		want := []string{
+			"bandwidth: cable of node-1 rxe0 port 1", "failure: cable of node-2 rxe1 port 1",
+			"latency: cable of node-3 rxe0 port 1",
+		}
+		if diff := cmp.Diff(want, b.faults(ctx, t)); diff != "" {
+			t.Errorf("faults (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("collective", func(t *testing.T) {
+		b.heal(ctx, t)
+		healthy, err := b.collective(ctx, t, []int{0, 1, 2, 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.shape(ctx, t, 2, 1, fmt.Sprintf("rate %dmbit delay %s", mbits/5, delay))
+		got, err := fabrictest.Bisect(nodes, 1, healthy/2, func(r fabrictest.Run) (float64, error) {
+			return b.collective(ctx, t, r.Nodes)
+		})
+		if err != nil || !got.Slow || !slices.Equal(got.Nodes, []int{2}) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+// collective runs the MPI program with a rank on each of some nodes over all rails.
+func (b *bed) collective(ctx context.Context, t *testing.T, which []int) (float64, error) {
+	t.Helper()
+	var names []string
+	for _, node := range which {
+		names = append(names, nodeName(node))
+	}
+	busbw, err := b.on.Collective(ctx, &measure.Collective{
+		Launcher: measure.MPI, Ranks: 1, RSH: "heddle-fabric-agent rsh",
+		Args: []string{"all_reduce_perf", "-b", "65536", "-e", "262144", "-f", "4", "-n", "2", "-w", "1"},
+	}, names, []string{"OMPI_MCA_btl_tcp_if_include=eth0,eth1"})
+	t.Logf("%v: %.4f GB/s %v", names, busbw, err)
+	return busbw, err
+}

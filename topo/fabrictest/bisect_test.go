@@ -1,0 +1,98 @@
+package fabrictest
+
+import (
+	"errors"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// collective is a simulated collective: its slowest part decides.
+type collective struct {
+	rng *rand.Rand
+	// node has a slow rail, or all of them are slow at -1; factor is what is left. between is the first node of the
+	// second half of nodes between which links are slow, 0 for none.
+	node, rail int
+	between    int
+	factor     float64
+	rails      int
+}
+
+func (c *collective) run(r Run) (float64, error) {
+	value := 180 * (1 - 0.01*math.Log2(float64(len(r.Nodes)))) * (1 + 0.05*c.rng.NormFloat64())
+	if r.Rail >= 0 {
+		value /= float64(c.rails)
+	}
+	if slices.Contains(r.Nodes, c.node) && (c.rail < 0 || r.Rail < 0 || r.Rail == c.rail) {
+		value *= c.factor
+	}
+	if c.between > 0 && slices.Min(r.Nodes) < c.between && slices.Max(r.Nodes) >= c.between {
+		value *= c.factor
+	}
+	return value, nil
+}
+
+func TestBisect(t *testing.T) {
+	const seeds = 2000
+	named := 0
+	for seed := range uint64(seeds) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		n, limit := 3+rng.IntN(254), 0.0
+		c := &collective{rng: rng, node: rng.IntN(n), rail: rng.IntN(9) - 1, factor: 0.1 + 0.5*rng.Float64(), rails: 8}
+		if seed%2 == 0 {
+			limit = 0.8 * 170
+		}
+		got, err := Bisect(n, 8, limit, c.run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Slow && slices.Equal(got.Nodes, []int{c.node}) && got.Rail == c.rail {
+			named++
+		} else {
+			t.Logf("seed %d: %+v, want node %d rail %d to %.2f, limit %v", seed, got, c.node, c.rail, c.factor, limit)
+		}
+		if most := 2*bits.Len(uint(n-1)) + 8; got.Runs > most {
+			t.Errorf("seed %d: %d runs of %d nodes, want at most %d", seed, got.Runs, n, most)
+		}
+	}
+	t.Logf("%d of %d named exactly", named, seeds)
+	if named < seeds*99/100 {
+		t.Errorf("%d of %d named exactly", named, seeds)
+	}
+}
+
+func TestBisectOther(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		c     collective
+		n     int
+		limit float64
+		want  []int
+		slow  bool
+		runs  int
+	}{
+		{name: "healthy", c: collective{node: -1}, n: 16, runs: 3},
+		{name: "healthy with a limit", c: collective{node: -1}, n: 16, limit: 120, runs: 1},
+		{name: "slow everywhere", c: collective{node: -1}, n: 4, limit: 400, slow: true, want: []int{0}, runs: 3},
+		{name: "links between the halves", c: collective{node: -1, between: 4, factor: 0.3}, n: 8, slow: true, runs: 3, want: []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		{name: "two nodes", c: collective{node: 1, rail: -1, factor: 0.3}, n: 2, limit: 120, slow: true, want: []int{0, 1}, runs: 1},
+		{name: "two nodes without a limit", c: collective{node: 1, rail: -1, factor: 0.3}, n: 2, runs: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.c.rng, tt.c.rails = rand.New(rand.NewPCG(1, 1)), 1
+			got, err := Bisect(tt.n, 1, tt.limit, tt.c.run)
+			if err != nil || got.Slow != tt.slow || !slices.Equal(got.Nodes, tt.want) || got.Runs != tt.runs {
+				t.Errorf("%+v, %v; want slow %v, nodes %v in %d runs", got, err, tt.slow, tt.want, tt.runs)
+			}
+		})
+	}
+}
+
+func TestBisectStops(t *testing.T) {
+	fault := errors.New("the nodes gave way")
+	if _, err := Bisect(8, 1, 0, func(Run) (float64, error) { return 0, fault }); !errors.Is(err, fault) {
+		t.Errorf("%v", err)
+	}
+}

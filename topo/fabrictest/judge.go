@@ -1,0 +1,233 @@
+package fabrictest
+
+import (
+	"cmp"
+	"slices"
+)
+
+const (
+	// MinBandwidth is the part of the expected bandwidth below which a flow is slow.
+	MinBandwidth = 0.8
+	// maxLatency is the multiple of the usual latency above which a flow is slow.
+	maxLatency = 2
+	// usual is the number of flows that make a usual value.
+	usual = 3
+)
+
+// measure has the flows that one measure judges.
+type measure struct {
+	what       string
+	slow, good []Result
+	// value and limit are of each slow flow.
+	value, limit map[Flow]float64
+}
+
+// measures sorts flows into slow and good ones. A bandwidth is compared with the links', or with the usual one if that
+// is lower: a fabric in which all flows are equally slow has no slow place. A latency is compared with the usual one.
+func measures(ports []Port, results []Result) []*measure {
+	newMeasure := func(what string) *measure {
+		return &measure{what: what, value: map[Flow]float64{}, limit: map[Flow]float64{}}
+	}
+	failure, bandwidth, latency := newMeasure(Failure), newMeasure(Bandwidth), newMeasure(Latency)
+	gbps, micros := usualValues(ports, results)
+	for _, r := range results {
+		if r.Failure != "" {
+			failure.slow = append(failure.slow, r)
+			continue
+		}
+		failure.good = append(failure.good, r)
+		of := sortOf(ports, r.Flow)
+		expected := lower(ports[r.From].Gbps, ports[r.To].Gbps)
+		if of := gbps[of]; of > 0 {
+			expected = lower(expected, of)
+		}
+		bandwidth.add(r, r.Gbps, MinBandwidth*expected, r.Gbps < MinBandwidth*expected)
+		if most := maxLatency * micros[of]; most > 0 && r.Latency > 0 {
+			latency.add(r, r.Latency, most, r.Latency > most)
+		}
+	}
+	return []*measure{failure, bandwidth, latency}
+}
+
+func (m *measure) add(r Result, value, limit float64, slow bool) {
+	if !slow {
+		m.good = append(m.good, r)
+		return
+	}
+	m.slow, m.value[r.Flow], m.limit[r.Flow] = append(m.slow, r), value, limit
+}
+
+// usualValues returns the median bandwidth and latency of each sort of flows with enough of them.
+func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64) {
+	all := map[sort][]Result{}
+	for _, r := range results {
+		if of := sortOf(ports, r.Flow); r.Failure == "" {
+			all[of] = append(all[of], r)
+		}
+	}
+	gbps, micros = map[sort]float64{}, map[sort]float64{}
+	for of, results := range all {
+		if len(results) < usual {
+			continue
+		}
+		var g, l []float64
+		for _, r := range results {
+			g, l = append(g, r.Gbps), append(l, r.Latency)
+		}
+		gbps[of], micros[of] = median(g), median(l)
+	}
+	return gbps, micros
+}
+
+// lower returns the lower of two values that are known.
+func lower(a, b float64) float64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// sort has the flows that should have the same results: of an HCA with itself, on a leaf, or between leaves, at a rate.
+type sort struct {
+	self, across bool
+	gbps         float64
+}
+
+func sortOf(ports []Port, f Flow) sort {
+	a, b := &ports[f.From], &ports[f.To]
+	return sort{f.From == f.To, a.Leaf != b.Leaf, lower(a.Gbps, b.Gbps)}
+}
+
+// step is a place on a flow's way, in a direction.
+type step struct {
+	Place
+	receives bool
+}
+
+// way returns the places that a flow goes through. A flow of a port with itself does not leave the HCA.
+func way(ports []Port, f Flow) (steps []step) {
+	at := func(kind Kind, port int, receives bool) step { return step{Place{Kind: kind, Port: port}, receives} }
+	if f.From == f.To {
+		return []step{at(HCA, f.From, false)}
+	}
+	steps = []step{at(HCA, f.From, false), at(HCA, f.To, false), at(Cable, f.From, false), at(Cable, f.To, true)}
+	from, to := ports[f.From].Leaf, ports[f.To].Leaf
+	for _, leaf := range []string{from, to} {
+		if leaf != "" {
+			steps = append(steps, step{Place: Place{Leaf, -1, leaf}})
+		}
+	}
+	if from == to {
+		return slices.Compact(steps)
+	}
+	for _, leaf := range []string{from, to} {
+		if leaf != "" {
+			steps = append(steps, step{Place: Place{Uplinks, -1, leaf}})
+		}
+	}
+	return steps
+}
+
+// Faults names the places that explain the slow flows, those that explain the most first. unexplained are slow flows
+// whose every part works in other flows.
+func (t *Test) Faults() (faults []Fault, unexplained []Flow) {
+	best := t.best()
+	for _, m := range measures(t.Ports, best) {
+		found, left := m.faults(t.Ports)
+		faults = append(faults, found...)
+		for _, r := range left {
+			if !slices.Contains(unexplained, r.Flow) {
+				unexplained = append(unexplained, r.Flow)
+			}
+		}
+	}
+	return faults, unexplained
+}
+
+// faults takes the place that explains the most slow flows, and again with the flows that are left. A good flow clears
+// the places on its way, except uplinks: another flow may take another uplink.
+func (m *measure) faults(ports []Port) (faults []Fault, left []Result) {
+	cleared := map[step]bool{}
+	for _, r := range m.good {
+		for _, s := range way(ports, r.Flow) {
+			cleared[s] = s.Kind != Uplinks
+		}
+	}
+	left = slices.Clone(m.slow)
+	for {
+		counts := m.counts(ports, left, cleared)
+		var most []Place
+		for p, n := range counts {
+			c := 1
+			if len(most) > 0 {
+				c = cmp.Or(cmp.Compare(n, counts[most[0]]), cmp.Compare(rank(most[0].Kind), rank(p.Kind)))
+			}
+			if c > 0 {
+				most = most[:0]
+			}
+			if c >= 0 {
+				most = append(most, p)
+			}
+		}
+		if len(most) == 0 {
+			return faults, left
+		}
+		slices.SortFunc(most, func(a, b Place) int {
+			return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Leaf, b.Leaf))
+		})
+		fault := Fault{Places: most, What: m.what}
+		left = slices.DeleteFunc(left, func(r Result) bool {
+			through := func(s step) bool { return slices.Contains(most, s.Place) && !cleared[s] }
+			if !slices.ContainsFunc(way(ports, r.Flow), through) {
+				return false
+			}
+			fault.add(m, r)
+			return true
+		})
+		faults = append(faults, fault)
+	}
+}
+
+// counts returns how many of the flows each place explains that no good flow clears. Uplinks explain flows that nothing
+// else explains, and only several with other leaves.
+func (m *measure) counts(ports []Port, flows []Result, cleared map[step]bool) map[Place]int {
+	counts, others := map[Place]int{}, map[Place]map[string]bool{}
+	for _, r := range flows {
+		steps := slices.DeleteFunc(way(ports, r.Flow), func(s step) bool { return cleared[s] })
+		only := !slices.ContainsFunc(steps, func(s step) bool { return s.Kind != Uplinks })
+		for _, s := range steps {
+			if s.Kind != Uplinks {
+				counts[s.Place]++
+			} else if only {
+				if others[s.Place] == nil {
+					others[s.Place] = map[string]bool{}
+				}
+				others[s.Place][ports[r.From].Leaf], others[s.Place][ports[r.To].Leaf] = true, true
+			}
+		}
+	}
+	if len(counts) == 0 {
+		for p, leaves := range others {
+			if len(leaves) > 2 { // Its own among them.
+				counts[p] = len(leaves) - 1
+			}
+		}
+	}
+	return counts
+}
+
+// rank orders kinds from the smallest place to the largest.
+func rank(k Kind) int { return slices.Index([]Kind{Cable, HCA, Leaf, Uplinks}, k) }
+
+// add counts a flow, and keeps the worst.
+func (f *Fault) add(m *measure, r Result) {
+	value, limit := m.value[r.Flow], m.limit[r.Flow]
+	worse := value < f.Value
+	if m.what == Latency {
+		worse = value > f.Value
+	}
+	if f.Flows == 0 || worse {
+		f.Worst, f.Value, f.Limit, f.Failure = r.Flow, value, limit, r.Failure
+	}
+	f.Flows++
+}

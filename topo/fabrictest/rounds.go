@@ -1,0 +1,128 @@
+package fabrictest
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// Plan has the number of rounds of each sort.
+type Plan struct {
+	// Pairs is the number of rounds between ports of the same leaf, each with another partner.
+	Pairs int
+	// Across is the number of rounds between leaves, each with another leaf and other ports.
+	Across int
+}
+
+// DefaultPlan tests each direction of a cable with two partners, and with seven flows for each of a leaf's uplinks finds
+// a slow one in more than 99 of 100 fabrics.
+func DefaultPlan(uplinks int) Plan { return Plan{Pairs: 4, Across: 7 * uplinks} }
+
+// rail is what may be tested with each other: ports of one rail and plane, and of no other.
+type rail struct{ rail, plane int32 }
+
+// rounds returns the flows of all rounds. In a round no HCA has two flows, and between leaves no leaf.
+func rounds(ports []Port, plan Plan) (all [][]Flow) {
+	leaves, devices := map[rail]map[string][]int{}, map[[2]string]int{}
+	var loops [][]Flow
+	for i := range ports {
+		p := &ports[i]
+		of := rail{p.Rail, p.Plane}
+		if leaves[of] == nil {
+			leaves[of] = map[string][]int{}
+		}
+		leaves[of][p.Leaf] = append(leaves[of][p.Leaf], i)
+		// The second port of an HCA waits for the next round.
+		n := devices[[2]string{p.Node, p.ID}]
+		devices[[2]string{p.Node, p.ID}]++
+		if n == len(loops) {
+			loops = append(loops, nil)
+		}
+		loops[n] = append(loops[n], Flow{i, i})
+	}
+	all = loops
+	for k := range plan.Pairs {
+		var flows []Flow
+		for _, of := range sorted(leaves) {
+			for _, leaf := range slices.Sorted(maps.Keys(leaves[of])) {
+				flows = append(flows, circle(leaves[of][leaf], k)...)
+			}
+		}
+		all = append(all, apart(ports, flows)...)
+	}
+	for k := range plan.Across {
+		var flows []Flow
+		for _, of := range sorted(leaves) {
+			flows = append(flows, across(leaves[of], k)...)
+		}
+		all = append(all, apart(ports, flows)...)
+	}
+	return all
+}
+
+func sorted(leaves map[rail]map[string][]int) []rail {
+	return slices.SortedFunc(maps.Keys(leaves), func(a, b rail) int {
+		return cmp.Or(cmp.Compare(a.rail, b.rail), cmp.Compare(a.plane, b.plane))
+	})
+}
+
+// circle pairs members as in a tournament: in each of the first rounds with another partner, every second round in the
+// other direction.
+func circle(members []int, round int) (flows []Flow) {
+	n := len(members)
+	if n < 2 {
+		return nil
+	}
+	n += n % 2 // With an odd number one pauses.
+	at := func(i int) int {
+		if i == 0 {
+			return 0
+		}
+		return 1 + (i-1+round)%(n-1)
+	}
+	for i := range n / 2 {
+		a, b := at(i), at(n-1-i)
+		if a >= len(members) || b >= len(members) {
+			continue
+		}
+		if (a < b) != (round%2 == 0) {
+			a, b = b, a
+		}
+		flows = append(flows, Flow{members[a], members[b]})
+	}
+	return flows
+}
+
+// across pairs leaves, and takes other ports of them in each round.
+func across(leaves map[string][]int, round int) (flows []Flow) {
+	var names []string
+	for _, leaf := range slices.Sorted(maps.Keys(leaves)) {
+		if leaf != "" {
+			names = append(names, leaf)
+		}
+	}
+	indexes := make([]int, len(names))
+	for i := range indexes {
+		indexes[i] = i
+	}
+	for _, f := range circle(indexes, round) {
+		from, to := leaves[names[f.From]], leaves[names[f.To]]
+		flows = append(flows, Flow{from[round%len(from)], to[(round/2+round/len(from))%len(to)]})
+	}
+	return flows
+}
+
+// apart splits flows into rounds in which no HCA has two.
+func apart(ports []Port, flows []Flow) (all [][]Flow) {
+	var busy []map[[2]string]bool
+	for _, f := range flows {
+		a := [2]string{ports[f.From].Node, ports[f.From].ID}
+		b := [2]string{ports[f.To].Node, ports[f.To].ID}
+		at := slices.IndexFunc(busy, func(m map[[2]string]bool) bool { return !m[a] && !m[b] })
+		if at < 0 {
+			at, busy, all = len(busy), append(busy, map[[2]string]bool{}), append(all, nil)
+		}
+		busy[at][a], busy[at][b], all[at] = true, true, append(all[at], f)
+	}
+	return all
+}

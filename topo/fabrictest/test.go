@@ -1,0 +1,109 @@
+package fabrictest
+
+import "slices"
+
+// repeats is how often a slow flow is measured again; its best result counts.
+const repeats = 2
+
+// Test is a test of pairs in progress.
+type Test struct {
+	Ports   []Port
+	rounds  [][]Flow
+	results []Result
+	again   int
+}
+
+// NewTest plans a test of ports: each HCA alone first, then pairs on the same leaf, then pairs of leaves.
+func NewTest(ports []Port, plan Plan) *Test {
+	return &Test{Ports: ports, rounds: rounds(ports, plan)}
+}
+
+// Left returns the number of rounds that are planned; slow flows add some.
+func (t *Test) Left() int { return len(t.rounds) }
+
+// Next returns the flows to measure at the same time, none if the test is over.
+func (t *Test) Next() []Flow {
+	if len(t.rounds) == 0 && t.again < repeats {
+		t.again++
+		var slow []Flow
+		for _, m := range measures(t.Ports, t.best()) {
+			for _, r := range m.slow {
+				if !slices.Contains(slow, r.Flow) {
+					slow = append(slow, r.Flow)
+				}
+			}
+		}
+		t.rounds = apart(t.Ports, slow)
+	}
+	if len(t.rounds) == 0 {
+		return nil
+	}
+	next := t.rounds[0]
+	t.rounds = t.rounds[1:]
+	return next
+}
+
+// Add adds the results of a round.
+func (t *Test) Add(results []Result) { t.results = append(t.results, results...) }
+
+// best returns the best result of each flow, without flows of nodes that gave way.
+func (t *Test) best() (all []Result) {
+	at := map[Flow]int{}
+	for _, r := range t.results {
+		i, ok := at[r.Flow]
+		switch {
+		case r.Gone:
+		case !ok:
+			at[r.Flow], all = len(all), append(all, r)
+		default:
+			if all[i].Failure != "" || r.Gbps > all[i].Gbps {
+				all[i].Gbps = r.Gbps
+			}
+			if r.Latency > 0 && (all[i].Latency == 0 || r.Latency < all[i].Latency) {
+				all[i].Latency = r.Latency
+			}
+			if r.Failure == "" {
+				all[i].Failure = ""
+			}
+		}
+	}
+	return all
+}
+
+// PortResult is the outcome of a test for one port.
+type PortResult struct {
+	// Gbps and Latency are the medians of the port's flows with other ports, or with itself if there are none; 0 if none
+	// was measured.
+	Gbps, Latency float64
+	// Expected is the bandwidth that was expected.
+	Expected float64
+}
+
+// PortResults returns the outcome for each port.
+func (t *Test) PortResults() []PortResult {
+	out := make([]PortResult, len(t.Ports))
+	gbps, latency := make([][]float64, len(t.Ports)), make([][]float64, len(t.Ports))
+	best := t.best()
+	for pass := range 2 { // Flows with other ports first.
+		for _, r := range best {
+			for _, i := range []int{r.From, r.To} {
+				if (r.From == r.To) == (pass == 1) && r.Failure == "" && (pass == 0 || len(gbps[i]) == 0) {
+					gbps[i], latency[i] = append(gbps[i], r.Gbps), append(latency[i], r.Latency)
+				}
+			}
+		}
+	}
+	for i := range out {
+		out[i] = PortResult{Gbps: median(gbps[i]), Latency: median(latency[i]), Expected: t.Ports[i].Gbps}
+	}
+	return out
+}
+
+// median returns the lower median, 0 of nothing.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	values = slices.Sorted(slices.Values(values))
+	return values[(len(values)-1)/2]
+}
