@@ -97,7 +97,7 @@ func TestDegradedLink(t *testing.T) {
 	}
 	eventually(t, inItsGroup)
 	metrics, _ := b.ask(t, "http://"+worker+"/metrics")
-	if !strings.Contains(metrics, `heddle_topology_degraded_link{device="mlx5_3",end="node",port="1",what="symbol-errors"} 1`) {
+	if !strings.Contains(metrics, `heddle_topology_degraded_link{device="mlx5_3",port="1",what="symbol-errors"} 1`) {
 		t.Error("no metric of the link")
 	}
 
