@@ -106,31 +106,35 @@ func TestFabricInGuests(t *testing.T) {
 	})
 	t.Run("collective", func(t *testing.T) {
 		b.heal(ctx, t)
-		healthy, err := b.collective(ctx, t, []int{0, 1, 2, 3})
+		healthy, err := b.collective(ctx, t, fabrictest.Run{Nodes: []int{0, 1, 2, 3}, Rail: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.shape(ctx, t, 2, 1, fmt.Sprintf("rate %dmbit delay %s", mbits/5, delay))
-		got, err := fabrictest.Bisect(nodes, 1, healthy/2, func(r fabrictest.Run) (float64, error) {
-			return b.collective(ctx, t, r.Nodes)
+		got, err := fabrictest.Bisect(nodes, rails, healthy/2, func(r fabrictest.Run) (float64, error) {
+			return b.collective(ctx, t, r)
 		})
-		if err != nil || !got.Slow || !slices.Equal(got.Nodes, []int{2}) {
+		if err != nil || !got.Slow || !slices.Equal(got.Nodes, []int{2}) || got.Rail != 1 {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
 }
 
-// collective runs the MPI program with a rank on each of some nodes over all rails.
-func (b *bed) collective(ctx context.Context, t *testing.T, which []int) (float64, error) {
+// collective runs the MPI program with a rank on each of some nodes.
+func (b *bed) collective(ctx context.Context, t *testing.T, r fabrictest.Run) (float64, error) {
 	t.Helper()
 	var names []string
-	for _, node := range which {
+	for _, node := range r.Nodes {
 		names = append(names, nodeName(node))
+	}
+	netdevs := "eth0,eth1"
+	if r.Rail >= 0 {
+		netdevs = fmt.Sprintf("eth%d", r.Rail)
 	}
 	busbw, err := b.on.Collective(ctx, &measure.Collective{
 		Launcher: measure.MPI, Ranks: 1, RSH: "heddle-fabric-agent rsh",
 		Args: []string{"all_reduce_perf", "-b", "65536", "-e", "262144", "-f", "4", "-n", "2", "-w", "1"},
-	}, names, []string{"OMPI_MCA_btl_tcp_if_include=eth0,eth1"})
-	t.Logf("%v: %.4f GB/s %v", names, busbw, err)
+	}, names, []string{"OMPI_MCA_btl_tcp_if_include=" + netdevs})
+	t.Logf("%v by %s: %.4f GB/s %v", names, netdevs, busbw, err)
 	return busbw, err
 }

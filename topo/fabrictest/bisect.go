@@ -128,7 +128,8 @@ func (b *bisection) rails(other, rails int) error {
 			return err
 		}
 	}
-	slow := func(value float64) bool { return value < MinBandwidth*median(values) }
+	usual := slices.Sorted(slices.Values(values))[rails/2] // Of two rails the faster one.
+	slow := func(value float64) bool { return value < MinBandwidth*usual }
 	if at := slices.IndexFunc(values, slow); at >= 0 && !slices.ContainsFunc(values[at+1:], slow) {
 		b.Rail = at
 	}

@@ -90,6 +90,13 @@ func TestBisectOther(t *testing.T) {
 	}
 }
 
+func TestBisectTwoRails(t *testing.T) {
+	c := collective{rng: rand.New(rand.NewPCG(1, 1)), node: 2, rail: 1, factor: 0.3, rails: 2}
+	if got, err := Bisect(4, 2, 100, c.run); err != nil || !slices.Equal(got.Nodes, []int{2}) || got.Rail != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestBisectStops(t *testing.T) {
 	fault := errors.New("the nodes gave way")
 	if _, err := Bisect(8, 1, 0, func(Run) (float64, error) { return 0, fault }); !errors.Is(err, fault) {

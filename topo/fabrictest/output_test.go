@@ -33,6 +33,11 @@ func TestParsePerftest(t *testing.T) {
 		{"bandwidth", text(t, "write_bw.txt"), 394.55, ""},
 		{"latency", latency, 1.96, ""},
 		{"latency by duration", byDuration, 2.09, ""},
+		{"bandwidth of soft RoCE", text(t, "perftest-write-bw.txt"), 0.26, ""},
+		{"latency of soft RoCE", text(t, "perftest-read-lat.txt"), 375.13, ""},
+		{"latency of soft RoCE by duration", text(t, "perftest-read-lat-duration.txt"), 739.73, ""},
+		{"nothing arrived", text(t, "perftest-lost.txt"), 0, ""},
+		{"port down", text(t, "perftest-down.txt"), 0, "no results"},
 		{"no results", "Couldn't connect to 10.0.0.1:18515\n Unable to open file descriptor\n", 0, "no results: Unable to open"},
 		{"empty", "", 0, "no results"},
 		{"MB", " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n", 0, "unsupported columns"},
@@ -50,6 +55,11 @@ func TestParsePerftest(t *testing.T) {
 func TestParseCollective(t *testing.T) {
 	got, err := ParseCollective(text(t, "all_reduce_perf.txt"))
 	want := []Size{{536870912, 178.38, 0}, {1073741824, 181.54, 0}, {8589934592, 183.81, 2}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	got, err = ParseCollective(text(t, "mpi-allreduce.txt"))
+	want = []Size{{1024, 0.0002, 0}, {4096, 0.0003, 0}, {16384, 0.0004, 0}, {65536, 0.0018, 0}, {262144, 0.0022, 0}, {1048576, 0.0047, 0}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}

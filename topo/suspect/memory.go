@@ -101,8 +101,10 @@ type Memory struct {
 	faults map[string][]Fault
 	// groups has the lowest group of each node.
 	groups map[string]string
-	// result is of the time judged; stale reports that it lacks something.
-	result result
+	// places has what is suspect at the time judged, the most suspect first, and own the nodes of each gang's failures,
+	// the last first; stale reports that they lack something.
+	places []Place
+	own    map[string][]string
 	judged time.Time
 	stale  bool
 }

@@ -80,6 +80,8 @@ func (n *Nodes) flow(ctx context.Context, ports []fabrictest.Port, program strin
 		r.Failure, r.Gone = program+": "+err.Error(), errors.Is(err, ErrGone)
 	case program == "ib_read_lat":
 		r.Latency = value
+	case value == 0: // By duration, perftest succeeds without a single write.
+		r.Failure = program + ": no data arrived"
 	default:
 		r.Gbps = value
 	}
@@ -125,7 +127,18 @@ func (n *Nodes) perftest(
 	}
 }
 
-// Run runs a program on a node and returns its output. The error of a program that fails ends with its last line.
+// reason returns why a program failed: its only lines, or the last of many. perftest keeps its header until its end:
+// its errors come first.
+func reason(output string) string {
+	output, _, perftest := strings.Cut(output, "\n-----")
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	if perftest || len(lines) <= 3 {
+		return strings.Join(strings.Fields(strings.Join(lines, "; ")), " ")
+	}
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// Run runs a program on a node and returns its output. The error of a program that fails ends with its reason.
 func (n *Nodes) Run(ctx context.Context, node string, args, env []string) (string, error) {
 	at := n.Nodes[node]
 	var out bytes.Buffer
@@ -133,8 +146,7 @@ func (n *Nodes) Run(ctx context.Context, node string, args, env []string) (strin
 	exit, failed := errors.AsType[*agent.ExitError](err)
 	switch {
 	case failed:
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		return out.String(), fmt.Errorf("node %s: %w: %s", node, exit, strings.TrimSpace(lines[len(lines)-1]))
+		return out.String(), fmt.Errorf("node %s: %w: %s", node, exit, reason(out.String()))
 	case err != nil && ctx.Err() != nil:
 		return out.String(), fmt.Errorf("node %s: %s: no result in time", node, args[0])
 	case err != nil:

@@ -86,9 +86,7 @@ func (m *master) lister(c *cobra.Command) (*explain.Lister, []v1alpha1.Group, er
 		if err != nil {
 			return nil, nil, err
 		}
-		if t.Spares != nil {
-			lister.Spares = *t.Spares
-		}
+		lister.Spares = t.Spares
 	}
 	return lister, *groups, nil
 }
