@@ -84,11 +84,14 @@ func TestFailuresAndLatency(t *testing.T) {
 			case flow.From == 9 || flow.To == 9:
 				r.Latency = 9
 			case flow.From == 2 || flow.To == 2: // Its node gives way.
-				r = Result{Flow: flow, Failure: "gone", Gone: true}
+				r = Result{Flow: flow, Failure: "gone", Gone: f.ports[2].Node}
 			}
 			results = append(results, r)
 		}
 		test.Add(results)
+	}
+	if gone := test.Gone(); len(gone) != 1 || gone[0] != f.ports[2].Node {
+		t.Errorf("gone: %v", gone)
 	}
 	faults, unexplained := test.Faults()
 	if len(faults) != 2 || len(unexplained) != 0 || faults[0].What != Failure || faults[0].Places[0] != (Place{Cable, 4, ""}) ||

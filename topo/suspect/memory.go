@@ -101,8 +101,8 @@ type Memory struct {
 	pods   map[types.UID]*Pod
 	gangs  map[string][]*Pod
 	faults map[string][]Fault
-	// cables has the nodes whose cables are bad now.
-	cables map[string]bool
+	// cables has the nodes whose cables are bad now, tested whether each node's cables were measured.
+	cables, tested map[string]bool
 	// groups has the lowest group of each node.
 	groups map[string]string
 	// places has what is suspect at the time judged, the most suspect first, and own the nodes of each gang's failures,
@@ -117,6 +117,7 @@ type Memory struct {
 func NewMemory() *Memory {
 	return &Memory{
 		pods: map[types.UID]*Pod{}, gangs: map[string][]*Pod{}, faults: map[string][]Fault{}, cables: map[string]bool{},
+		tested: map[string]bool{},
 	}
 }
 
@@ -169,6 +170,29 @@ func (m *Memory) Node(name string, faults []Fault) {
 			m.faults[name], m.stale = append(m.faults[name], f), true
 		}
 	}
+}
+
+// Tested takes over whether a node's cables were measured.
+func (m *Memory) Tested(name string, tested bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tested[name] = tested
+}
+
+// Untested returns the nodes whose cables were not measured, none if that is true of all.
+func (m *Memory) Untested() (nodes []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, tested := range m.tested {
+		if !tested {
+			nodes = append(nodes, name)
+		}
+	}
+	if len(nodes) == len(m.tested) {
+		return nil
+	}
+	slices.Sort(nodes)
+	return nodes
 }
 
 // Group takes over the lowest group of each node. The map is not to be changed.

@@ -373,3 +373,17 @@ func TestAvoidCables(t *testing.T) {
 		t.Errorf("avoids %s after the cable is good", got)
 	}
 }
+
+func TestUntested(t *testing.T) {
+	m := NewMemory()
+	for _, name := range []string{"c", "a", "b"} {
+		m.Tested(name, false)
+	}
+	if got := m.Untested(); got != nil {
+		t.Errorf("no node was tested: %v", got)
+	}
+	m.Tested("b", true)
+	if got := m.Untested(); fmt.Sprint(got) != "[a c]" {
+		t.Errorf("untested %v", got)
+	}
+}

@@ -110,6 +110,9 @@ func Serve(ctx context.Context, l net.Listener, config *tls.Config) error {
 		if err := run(r.Context(), &command, flusher{w, out}); err != nil {
 			outcome = err.Error()
 		}
+		if ctx.Err() != nil {
+			panic(http.ErrAbortHandler) // The agent's end ended the program, which is not its outcome.
+		}
 		w.Header().Set(exitHeader, outcome)
 	})
 	server := &http.Server{

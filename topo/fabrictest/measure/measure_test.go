@@ -89,10 +89,10 @@ func TestRound(t *testing.T) {
 		{Node: "gone", HCA: "mlx5_0", Number: 1},
 	}
 	got := n.Round(t.Context(), ports, []fabrictest.Flow{{From: 0, To: 1}, {From: 2, To: 3}, {From: 4, To: 4}})
-	if got[1].Gone || !strings.Contains(got[1].Failure, "exit status 1: Completion with error") {
+	if got[1].Gone != "" || !strings.Contains(got[1].Failure, "exit status 1: Completion with error") {
 		t.Errorf("a flow that fails: %+v", got[1])
 	}
-	if !got[2].Gone {
+	if got[2].Gone != "gone" {
 		t.Errorf("a flow of a node that is gone: %+v", got[2])
 	}
 	want := fabrictest.Result{Flow: fabrictest.Flow{From: 0, To: 1}, Gbps: 388.12, Latency: 1.96}

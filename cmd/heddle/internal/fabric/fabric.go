@@ -244,6 +244,9 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 		return nil, fmt.Errorf("the test was interrupted: %w", ctx.Err())
 	}
 	t.answer.Incomplete = ctx.Err() != nil
+	for _, node := range pairs.Gone() {
+		t.answer.Skipped[node] = "it gave way to a job, or died"
+	}
 	t.answer.add(pairs)
 	// The results are written although the time is over.
 	if err := t.write(context.WithoutCancel(ctx), pairs); err != nil {
