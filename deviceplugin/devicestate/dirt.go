@@ -170,11 +170,11 @@ func (s *State) occupants(processes []gpu.Process) (all []allocate.Occupant) {
 }
 
 // openers returns the processes of pods that have ended which have the device node of a GPU open.
-func (s *State) openers(uuid string) (all []allocate.Occupant) {
+func (s *State) openers(uuid string) []allocate.Occupant {
 	m := s.inventory.Load().Machine
 	of := cmp.Or(m.ParentGPU(uuid), uuid)
 	at := slices.IndexFunc(m.GPUs, func(g machine.GPU) bool { return g.UUID == of && g.Minor != nil })
-	if at < 0 || !s.options.Processes.HostPIDs() {
+	if at < 0 {
 		return nil
 	}
 	node := strconv.Itoa(*m.GPUs[at].Minor)
@@ -182,24 +182,18 @@ func (s *State) openers(uuid string) (all []allocate.Occupant) {
 		node = v.Node + node
 	}
 	pids, _ := s.options.Processes.PIDs()
-	ended := map[string]bool{"": false}
-	for _, pid := range pids {
-		in, _ := s.options.Processes.Container(pid)
-		if _, known := ended[in.PodUID]; !known {
-			ended[in.PodUID] = s.isGone(kubelet.Pod{UID: in.PodUID})
-		}
-		if !ended[in.PodUID] {
-			continue
-		}
-		paths, _ := s.options.Processes.Open(pid, node)
-		// /dev/nvidia1 begins /dev/nvidia10.
-		if slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(path, node) }) {
-			all = append(all, allocate.Occupant{
-				PID: pid, Command: s.options.Processes.Command(pid), Pod: in.PodUID, Ended: true, Passive: true,
-			})
-		}
+	processes := make([]gpu.Process, len(pids))
+	for i, pid := range pids {
+		processes[i] = gpu.Process{PID: pid, Passive: true}
 	}
-	return all
+	return slices.DeleteFunc(s.occupants(processes), func(o allocate.Occupant) bool {
+		if !o.Ended {
+			return true
+		}
+		paths, _ := s.options.Processes.Open(o.PID, node)
+		// /dev/nvidia1 begins /dev/nvidia10.
+		return !slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(path, node) })
+	})
 }
 
 // LookAgain looks again at the GPUs that are not clean.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	schedulehelpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/manifest"
 	"github.com/heddle-dev/heddle/topo/placement"
@@ -134,8 +134,9 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 		p.When = c.when(q, ask)
 		return p
 	}
-	p.Group, p.Kind = around(c.Groups, plan.Places[0].Nodes)
-	for i, node := range plan.Places[0].Nodes {
+	place := &plan.Places[0]
+	p.Group, p.Kind = place.Group, place.Kind
+	for i, node := range place.Nodes {
 		m := &q.request.Gangs[0].Members[i]
 		m.Pod.Spec.NodeName = node
 		p.Places = append(p.Places, Place{m.Pod.Name, node})
@@ -152,7 +153,6 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)) *When {
 	w, own := &When{}, schedulehelpers.PodPriority(q.waiting.Members[0].Pod)
 	ends := map[types.UID]time.Time{}
-	var times []time.Time
 	for i := range c.Pods {
 		pod := &c.Pods[i]
 		var h Holder
@@ -164,7 +164,7 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 		case h.Until.IsZero():
 			w.Endless++
 		default:
-			ends[pod.UID], times = h.Until, append(times, h.Until)
+			ends[pod.UID] = h.Until
 		}
 	}
 	without := func(gone func(*corev1.Pod) bool) planner.Plan {
@@ -188,8 +188,7 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 		w.Never = "an empty cluster has no room: " + w.Never
 		return w
 	}
-	slices.SortFunc(times, time.Time.Compare)
-	times = slices.Compact(times)
+	times := slices.Compact(slices.SortedFunc(maps.Values(ends), time.Time.Compare))
 	by := func(at time.Time) func(*corev1.Pod) bool {
 		return func(p *corev1.Pod) bool {
 			end, known := ends[p.UID]
@@ -220,32 +219,7 @@ func (c *Cluster) holdersOf(some func(*corev1.Pod) bool) (names []string) {
 	return names
 }
 
-// around returns the smallest group that has all nodes.
-func around(groups []v1alpha1.Group, nodes []string) (name, kind string) {
-	for i := range groups {
-		inside := map[string]bool{"": true}
-		for g := range below(groups[i : i+1]) {
-			inside[g.Name] = inside[g.Name] || g.Kind == v1alpha1.KindNode
-		}
-		if !slices.ContainsFunc(nodes, func(n string) bool { return !inside[n] }) {
-			if name, kind = around(groups[i].Child, nodes); name == "" {
-				name, kind = groups[i].Name, groups[i].Kind
-			}
-			return name, kind
-		}
-	}
-	return "", ""
-}
-
 // holds reports whether a pod may hold devices.
 func holds(pod *corev1.Pod) bool {
-	if len(pod.Spec.ResourceClaims) > 0 {
-		return true
-	}
-	for name := range planner.Requests(pod) {
-		if strings.Contains(string(name), "/") {
-			return true
-		}
-	}
-	return false
+	return len(pod.Spec.ResourceClaims) > 0 || len(planner.Requests(pod).Devices()) > 0
 }

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
@@ -126,20 +127,30 @@ func (l *Lister) prioritize(ctx context.Context, pods []*corev1.Pod) error {
 	return nil
 }
 
-// claim makes the claims that pods of a manifest get by templates.
+// claim makes the claims that pods of a manifest get by its templates, or the cluster's.
 func (l *Lister) claim(ctx context.Context, set *manifest.Set) error {
-	for _, name := range set.MissingTemplates() {
-		var t resourceapi.ResourceClaimTemplate
-		path := "/apis/resource.k8s.io/v1/namespaces/" + name.Namespace + "/resourceclaimtemplates/" + name.Name
-		if err := l.read(ctx, path, &t); err != nil {
-			return err
+	for _, pod := range set.Pods {
+		for i := range pod.Spec.ResourceClaims {
+			ref := &pod.Spec.ResourceClaims[i]
+			if ref.ResourceClaimTemplateName == nil {
+				continue
+			}
+			name := types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimTemplateName}
+			t := set.Templates[name]
+			if t == nil {
+				t = &resourceapi.ResourceClaimTemplate{}
+				path := "/apis/resource.k8s.io/v1/namespaces/" + name.Namespace + "/resourceclaimtemplates/" + name.Name
+				if err := l.read(ctx, path, t); err != nil {
+					return err
+				}
+				set.Templates[name] = t
+			}
+			if t.Name == "" {
+				return fmt.Errorf("%w: ResourceClaimTemplate %s not found", ErrManifest, name)
+			}
+			set.Claim(pod, ref, t)
 		}
-		if t.Name == "" {
-			return fmt.Errorf("%w: ResourceClaimTemplate %s not found", ErrManifest, name)
-		}
-		set.Templates = append(set.Templates, t)
 	}
-	set.Claim()
 	return nil
 }
 

@@ -212,11 +212,8 @@ func (q *question) obstacle(name string) string {
 // extended resource, else cpu.
 func (q *question) holders(nodes []string) []Holder {
 	scarce := corev1.ResourceCPU
-	for _, name := range slices.Sorted(maps.Keys(q.most.Amounts)) {
-		if strings.Contains(string(name), "/") {
-			scarce = name
-			break
-		}
+	if devices := slices.Sorted(maps.Keys(q.most.Amounts.Devices())); len(devices) > 0 {
+		scarce = devices[0]
 	}
 	by := map[string]Holder{}
 	for _, at := range nodes {
@@ -328,15 +325,18 @@ func these(pods int) string {
 func (q *question) place(g planner.Gang, pods int) (where string, ok bool) {
 	g.Members, g.MinMember = g.Members[:pods], pods
 	group, err := q.planner.Room(&g, &q.request.Query)
+	return Where(group.Kind, group.Name), err == nil
+}
+
+// Where says where pods go: to a node, or into a group; in several groups without a name.
+func Where(kind, name string) string {
 	switch {
-	case err != nil:
-		return "", false
-	case group.Name == "":
-		return "in several groups", true
-	case group.Kind == v1alpha1.KindNode:
-		return "on node " + group.Name, true
+	case name == "":
+		return "in several groups"
+	case kind == v1alpha1.KindNode:
+		return "on node " + name
 	}
-	return "in " + group.Kind + " " + group.Name, true
+	return "in " + kind + " " + name
 }
 
 // preempt finds what the scheduler would evict to make room.

@@ -43,10 +43,10 @@ func (f *fleet) through(flow Flow) bool {
 		if s.Place != f.slow {
 			continue
 		}
-		switch f.slow.Kind {
-		case Cable:
+		if f.slow.Kind == Cable {
 			return f.direction == 0 || s.receives == (f.direction == 2)
-		case Uplinks:
+		}
+		if f.slow.Kind == Uplinks {
 			hash := uint64(flow.From)*0x9E3779B97F4A7C15 ^ uint64(flow.To)*0xC2B2AE3D27D4EB4F
 			hash ^= hash >> 29
 			hash *= 0xBF58476D1CE4E5B9

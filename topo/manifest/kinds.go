@@ -2,15 +2,12 @@ package manifest
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
-	"strconv"
 	"strings"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
@@ -19,8 +16,8 @@ import (
 
 // kinds returns how each kind makes pods, by the fields of Kubernetes 1.37, JobSet v1alpha2, LeaderWorkerSet v1,
 // Kubeflow v1 and v2beta1, Kubeflow Trainer v1alpha1, Volcano v1alpha1 and KubeRay v1.
-func kinds() map[string]func(*builder) error {
-	return map[string]func(*builder) error{
+func kinds() map[string]func(*builder) {
+	return map[string]func(*builder){
 		"Pod": pod, "Deployment": replicas, "ReplicaSet": replicas, "StatefulSet": replicas, "Job": job,
 		"JobSet": jobSet, "LeaderWorkerSet": leaderWorkerSet,
 		"MPIJob": kubeflow, "PyTorchJob": kubeflow, "TFJob": kubeflow, "TrainJob": trainJob,
@@ -28,231 +25,192 @@ func kinds() map[string]func(*builder) error {
 	}
 }
 
-func pod(b *builder) error {
-	var t corev1.PodTemplateSpec
-	if err := json.Unmarshal(b.object.raw, &t); err != nil {
-		return err
-	}
-	if err := b.make("pod", &t, 1, "", "", nil); err != nil {
-		return err
-	}
-	b.set.Pods[len(b.set.Pods)-1].Name = b.object.Name
-	return nil
+// number is a field with a number of pods or groups, 1 if it is absent. No decoder takes a negative or a huge one.
+type number = *uint16
+
+func orOne(n number) int { return int(ptr.Deref(n, 1)) }
+
+// task is a template with the number of its pods.
+type task struct {
+	Name     string                 `json:"name"`
+	Replicas number                 `json:"replicas"`
+	Template corev1.PodTemplateSpec `json:"template"`
 }
 
-func replicas(b *builder) error {
-	var spec struct {
-		Replicas *int32                 `json:"replicas"`
-		Template corev1.PodTemplateSpec `json:"template"`
+func pod(b *builder) {
+	t := corev1.PodTemplateSpec{ObjectMeta: b.object.ObjectMeta}
+	b.spec(&t.Spec)
+	b.make("pod", &t, 1, "", "", nil)
+	if b.err == nil {
+		b.set.Pods[len(b.set.Pods)-1].Name = b.object.Name
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
-	return b.make("spec.template", &spec.Template, ptr.Deref(spec.Replicas, 1), "", "", nil)
 }
 
-func job(b *builder) error {
-	if b.object.group() == "batch.volcano.sh" {
-		return volcanoJob(b)
+func replicas(b *builder) {
+	var t task
+	b.spec(&t)
+	b.make("spec.template", &t.Template, orOne(t.Replicas), "", "", nil)
+}
+
+// jobSpec is the spec of a Job.
+type jobSpec struct {
+	Parallelism number                 `json:"parallelism"`
+	Completions number                 `json:"completions"`
+	Template    corev1.PodTemplateSpec `json:"template"`
+}
+
+// parallel returns how many pods of the Job run at once.
+func (s *jobSpec) parallel() int {
+	return int(min(ptr.Deref(s.Parallelism, 1), ptr.Deref(s.Completions, math.MaxUint16)))
+}
+
+func job(b *builder) {
+	if b.object.GroupVersionKind().Group == "batch.volcano.sh" {
+		volcanoJob(b)
+		return
 	}
-	var spec batchv1.JobSpec
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
-	return b.make("spec.template", &spec.Template, parallel(&spec), "", wellknown.IndexJob,
+	var spec jobSpec
+	b.spec(&spec)
+	b.make("spec.template", &spec.Template, spec.parallel(), "", wellknown.IndexJob,
 		map[string]string{wellknown.JobName: b.object.Name})
 }
 
-// parallel returns how many pods of a Job run at once.
-func parallel(spec *batchv1.JobSpec) int32 {
-	n := ptr.Deref(spec.Parallelism, 1)
-	return min(n, ptr.Deref(spec.Completions, n))
-}
-
-func jobSet(b *builder) error {
+func jobSet(b *builder) {
 	var spec struct {
 		ReplicatedJobs []struct {
 			Name     string `json:"name"`
-			Replicas *int32 `json:"replicas"`
+			Replicas number `json:"replicas"`
 			Template struct {
-				Spec batchv1.JobSpec `json:"spec"`
+				Spec jobSpec `json:"spec"`
 			} `json:"template"`
 		} `json:"replicatedJobs"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	for i := range spec.ReplicatedJobs {
-		r, at := &spec.ReplicatedJobs[i], fmt.Sprintf("spec.replicatedJobs[%d].", i)
-		jobs, err := times(at+"replicas", r.Replicas)
-		if err != nil {
-			return err
-		}
-		for n := range jobs {
-			task := fmt.Sprint(r.Name, "-", n)
-			err := b.make(at+"template.spec.template", &r.Template.Spec.Template,
-				parallel(&r.Template.Spec), task, wellknown.IndexJob, map[string]string{
-					wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: r.Name, wellknown.JobOfJobSet: fmt.Sprint(n),
-					wellknown.JobName: b.object.Name + "-" + task,
-				})
-			if err != nil {
-				return err
-			}
+		r, path := &spec.ReplicatedJobs[i], fmt.Sprintf("spec.replicatedJobs[%d].template.spec.template", i)
+		pods := r.Template.Spec.parallel()
+		for n := 0; n < orOne(r.Replicas) && pods > 0 && b.err == nil; n++ {
+			name := fmt.Sprint(r.Name, "-", n)
+			b.make(path, &r.Template.Spec.Template, pods, name, wellknown.IndexJob, map[string]string{
+				wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: r.Name, wellknown.JobOfJobSet: fmt.Sprint(n),
+				wellknown.JobName: b.object.Name + "-" + name,
+			})
 		}
 	}
-	return nil
 }
 
-func leaderWorkerSet(b *builder) error {
+func leaderWorkerSet(b *builder) {
 	var spec struct {
-		Replicas *int32 `json:"replicas"`
+		Replicas number `json:"replicas"`
 		Of       struct {
 			Leader *corev1.PodTemplateSpec `json:"leaderTemplate"`
 			Worker corev1.PodTemplateSpec  `json:"workerTemplate"`
-			Size   *int32                  `json:"size"`
+			Size   number                  `json:"size"`
 		} `json:"leaderWorkerTemplate"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
-	const at = "spec.leaderWorkerTemplate."
-	groups, err := times("spec.replicas", spec.Replicas)
-	size, sizeErr := times(at+"size", spec.Of.Size)
-	if err = errors.Join(err, sizeErr); err != nil {
-		return err
-	}
-	leader := spec.Of.Leader
-	if leader == nil {
-		leader = &spec.Of.Worker
-	}
-	for n := range groups {
-		labels := map[string]string{
-			wellknown.LWSName: b.object.Name, wellknown.LWSGroupIndex: fmt.Sprint(n), wellknown.IndexLeader: "0",
-		}
-		sized := func(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
-			return annotate(*t, wellknown.LWSSize, fmt.Sprint(size))
-		}
-		if err := b.make(at+"leaderTemplate", sized(leader), 1, fmt.Sprint(n), "", labels); err != nil {
-			return err
-		}
-		for i := range size - 1 {
-			labels[wellknown.IndexLeader] = strconv.Itoa(int(i) + 1)
-			if err := b.make(at+"workerTemplate", sized(&spec.Of.Worker), 1, fmt.Sprint(n, "-", i+1), "", labels); err != nil {
-				return err
+	b.spec(&spec)
+	size := orOne(spec.Of.Size)
+	for n := range orOne(spec.Replicas) {
+		for i := 0; i < size && b.err == nil; i++ {
+			path, name, t := "spec.leaderWorkerTemplate.workerTemplate", fmt.Sprint(n, "-", i), spec.Of.Worker
+			if i == 0 {
+				path, name, t = "spec.leaderWorkerTemplate.leaderTemplate", fmt.Sprint(n), ptr.Deref(spec.Of.Leader, t)
 			}
+			b.make(path, annotate(t, wellknown.LWSSize, fmt.Sprint(size)), 1, name, "", map[string]string{
+				wellknown.LWSName: b.object.Name, wellknown.LWSGroupIndex: fmt.Sprint(n),
+				wellknown.IndexLeader: fmt.Sprint(i),
+			})
 		}
 	}
-	return nil
 }
 
 // kubeflow reads the jobs of the training operator, and of the MPI operator.
-func kubeflow(b *builder) error {
-	var fields map[string]json.RawMessage
+func kubeflow(b *builder) {
+	type tasks map[string]task
 	var spec struct {
+		MPI       tasks `json:"mpiReplicaSpecs"`
+		PyTorch   tasks `json:"pytorchReplicaSpecs"`
+		TF        tasks `json:"tfReplicaSpecs"`
 		RunPolicy struct {
 			SchedulingPolicy struct {
-				MinAvailable *int32 `json:"minAvailable"`
+				MinAvailable number `json:"minAvailable"`
 			} `json:"schedulingPolicy"`
 		} `json:"runPolicy"`
 	}
-	if err := errors.Join(b.spec(&fields), b.spec(&spec)); err != nil {
-		return err
+	b.spec(&spec)
+	all, at := tasks{}, "spec."+strings.ToLower(strings.TrimSuffix(b.object.Kind, "Job"))+"ReplicaSpecs"
+	for _, some := range []tasks{spec.MPI, spec.PyTorch, spec.TF} {
+		maps.Copy(all, some)
 	}
-	at := ""
-	for name := range fields {
-		if strings.HasSuffix(name, "ReplicaSpecs") {
-			at = name
-		}
+	if len(all) == 0 {
+		b.fail(fmt.Errorf("%s is missing", at))
 	}
-	var tasks map[string]struct {
-		Replicas *int32                 `json:"replicas"`
-		Template corev1.PodTemplateSpec `json:"template"`
-	}
-	if at == "" {
-		return errors.New("spec has no replica specs, such as mpiReplicaSpecs")
-	}
-	if err := json.Unmarshal(fields[at], &tasks); err != nil {
-		return fmt.Errorf("spec.%s: %w", at, err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(tasks)) {
-		task, path := tasks[name], "spec."+at+"."+name+".template"
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		t, role := all[name], strings.ToLower(name)
 		labels := map[string]string{
-			wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: strings.ToLower(name),
-			wellknown.TaskMPI: strings.ToLower(name),
+			wellknown.KubeflowJob: b.object.Name, wellknown.TaskKubeflow: role, wellknown.TaskMPI: role,
 		}
-		n := ptr.Deref(task.Replicas, 1)
-		if err := b.make(path, &task.Template, n, name, wellknown.IndexKubeflow, labels); err != nil {
-			return err
-		}
+		path := at + "." + name + ".template"
+		b.make(path, &t.Template, orOne(t.Replicas), name, wellknown.IndexKubeflow, labels)
 	}
 	if least := spec.RunPolicy.SchedulingPolicy.MinAvailable; least != nil {
-		b.group(*least, nil)
+		b.group(orOne(least), nil)
 	}
-	return nil
 }
 
 // trainJob counts spec.trainer: the pods' template is the cluster's, in a runtime.
-func trainJob(b *builder) error {
+func trainJob(b *builder) {
 	var spec struct {
 		RuntimeRef struct {
 			Name string `json:"name"`
 		} `json:"runtimeRef"`
 		Trainer struct {
-			NumNodes         *int32                      `json:"numNodes"`
+			NumNodes         number                      `json:"numNodes"`
 			ResourcesPerNode corev1.ResourceRequirements `json:"resourcesPerNode"`
 		} `json:"trainer"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
-	b.note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest",
+	b.spec(&spec)
+	b.job.Note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest",
 		cmp.Or(spec.RuntimeRef.Name, "?"))
 	t := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		Name: "node", Resources: spec.Trainer.ResourcesPerNode,
 	}}}}
 	const task = "node"
-	return b.make("spec.trainer", t, ptr.Deref(spec.Trainer.NumNodes, 1), task, wellknown.IndexJob, map[string]string{
+	b.make("spec.trainer", t, orOne(spec.Trainer.NumNodes), task, wellknown.IndexJob, map[string]string{
 		wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: task, wellknown.JobOfJobSet: "0",
 	})
 }
 
 // volcanoJob reads a Job of Volcano, which has one PodGroup.
-func volcanoJob(b *builder) error {
+func volcanoJob(b *builder) {
 	var spec struct {
-		MinAvailable *int32 `json:"minAvailable"`
-		Tasks        []struct {
-			Name     string                 `json:"name"`
-			Replicas *int32                 `json:"replicas"`
-			Template corev1.PodTemplateSpec `json:"template"`
-		} `json:"tasks"`
+		MinAvailable number `json:"minAvailable"`
+		Tasks        []task `json:"tasks"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	for i := range spec.Tasks {
 		t := &spec.Tasks[i]
 		name := cmp.Or(t.Name, fmt.Sprint("default", i))
 		template := annotate(t.Template, wellknown.VolcanoGroup, b.object.Name)
 		path, labels := fmt.Sprintf("spec.tasks[%d].template", i), map[string]string{wellknown.TaskVolcano: name}
-		if err := b.make(path, template, ptr.Deref(t.Replicas, 1), name, wellknown.IndexVolcano, labels); err != nil {
-			return err
-		}
+		b.make(path, template, orOne(t.Replicas), name, wellknown.IndexVolcano, labels)
 	}
-	b.group(ptr.Deref(spec.MinAvailable, int32(b.pods)), b.object.Annotations) //nolint:gosec // At most MaxPods.
-	return nil
+	least := b.job.Pods
+	if spec.MinAvailable != nil {
+		least = orOne(spec.MinAvailable)
+	}
+	b.group(least, b.object.Annotations)
 }
 
-func rayCluster(b *builder) error {
+func rayCluster(b *builder) {
 	type cluster struct {
-		Head struct {
-			Template corev1.PodTemplateSpec `json:"template"`
-		} `json:"headGroupSpec"`
+		Head    task `json:"headGroupSpec"`
 		Workers []struct {
-			Name     string                 `json:"groupName"`
-			Replicas *int32                 `json:"replicas"`
-			Least    *int32                 `json:"minReplicas"`
-			Hosts    *int32                 `json:"numOfHosts"`
-			Template corev1.PodTemplateSpec `json:"template"`
+			task
+
+			Name  string `json:"groupName"`
+			Least uint16 `json:"minReplicas"`
+			Hosts number `json:"numOfHosts"`
 		} `json:"workerGroupSpecs"`
 	}
 	var spec struct {
@@ -260,9 +218,7 @@ func rayCluster(b *builder) error {
 		// Of is a RayJob's.
 		Of *cluster `json:"rayClusterSpec"`
 	}
-	if err := b.spec(&spec); err != nil {
-		return err
-	}
+	b.spec(&spec)
 	c, at := &spec.cluster, "spec."
 	if spec.Of != nil {
 		c, at = spec.Of, "spec.rayClusterSpec."
@@ -270,16 +226,11 @@ func rayCluster(b *builder) error {
 	labels := func(kind string) map[string]string {
 		return map[string]string{wellknown.RayCluster: b.object.Name, wellknown.TaskRay: kind}
 	}
-	if err := b.make(at+"headGroupSpec.template", &c.Head.Template, 1, "head", "", labels("head")); err != nil {
-		return err
-	}
+	b.make(at+"headGroupSpec.template", &c.Head.Template, 1, "head", "", labels("head"))
 	for i := range c.Workers {
 		w := &c.Workers[i]
-		n := ptr.Deref(w.Replicas, ptr.Deref(w.Least, 0)) * ptr.Deref(w.Hosts, 1)
+		n := int(ptr.Deref(w.Replicas, w.Least)) * orOne(w.Hosts)
 		path := fmt.Sprintf("%sworkerGroupSpecs[%d].template", at, i)
-		if err := b.make(path, &w.Template, n, cmp.Or(w.Name, "workers"), "", labels("worker")); err != nil {
-			return err
-		}
+		b.make(path, &w.Template, n, cmp.Or(w.Name, "workers"), "", labels("worker"))
 	}
-	return nil
 }

@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	sigsyaml "sigs.k8s.io/yaml"
@@ -35,7 +37,7 @@ type Set struct {
 	// them. Pods refer to the Claims and Templates.
 	PodGroups []map[string]any
 	Claims    []resourceapi.ResourceClaim
-	Templates []resourceapi.ResourceClaimTemplate
+	Templates map[types.NamespacedName]*resourceapi.ResourceClaimTemplate
 	// Ignored names objects that make no pods, such as "Service train".
 	Ignored []string
 }
@@ -63,7 +65,7 @@ type object struct {
 // Read reads YAML documents or JSON. Objects without a namespace are in the given one. The error names the document
 // and the field.
 func Read(r io.Reader, namespace string) (*Set, error) {
-	s := &Set{}
+	s := &Set{Templates: map[types.NamespacedName]*resourceapi.ResourceClaimTemplate{}}
 	documents := yaml.NewYAMLReader(bufio.NewReader(r))
 	for n := 1; ; n++ {
 		text, err := documents.Read()
@@ -74,7 +76,7 @@ func Read(r io.Reader, namespace string) (*Set, error) {
 			text, err = sigsyaml.YAMLToJSON(text)
 		}
 		if err == nil {
-			err = s.add(text, namespace)
+			err = s.add(text, namespace, false)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", n, err)
@@ -89,17 +91,19 @@ func Read(r io.Reader, namespace string) (*Set, error) {
 // Kinds returns the kinds that make pods.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds())) }
 
-// add adds one object, or all objects of a List.
-func (s *Set) add(text []byte, namespace string) error {
-	if string(text) == "null" {
-		return nil // An empty document.
-	}
+// add adds one object, or all objects of a List, but not of a List inside one: each level would be read again.
+func (s *Set) add(text []byte, namespace string, inside bool) error {
 	o := object{raw: text}
 	if err := json.Unmarshal(text, &o); err != nil {
 		return err
 	}
-	if o.Kind == "List" {
-		return s.list(o.List, namespace)
+	if o.Kind == "List" && !inside {
+		for i, item := range o.List {
+			if err := s.add(item, namespace, true); err != nil {
+				return fmt.Errorf("items[%d]: %w", i, err)
+			}
+		}
+		return nil
 	}
 	if o.Namespace == "" {
 		o.Namespace = namespace
@@ -108,6 +112,10 @@ func (s *Set) add(text []byte, namespace string) error {
 		o.Name = strings.TrimSuffix(o.GenerateName, "-")
 	}
 	switch {
+	case string(text) == "null": // An empty document.
+		return nil
+	case o.Kind == "List":
+		return errors.New("unsupported List in a List")
 	case o.Kind == "":
 		return errors.New("kind is missing")
 	case o.Name == "":
@@ -119,53 +127,32 @@ func (s *Set) add(text []byte, namespace string) error {
 	return nil
 }
 
-// list adds the objects of a List.
-func (s *Set) list(items []json.RawMessage, namespace string) error {
-	for i, item := range items {
-		var is metav1.TypeMeta
-		err := json.Unmarshal(item, &is)
-		switch {
-		case err == nil && is.Kind == "List": // Each level would be read again.
-			err = errors.New("unsupported List in a List")
-		case err == nil:
-			err = s.add(item, namespace)
-		}
-		if err != nil {
-			return fmt.Errorf("items[%d]: %w", i, err)
-		}
-	}
-	return nil
-}
-
 // object adds an object by its kind.
-func (s *Set) object(o *object) error {
+func (s *Set) object(o *object) (err error) {
 	expand, known := kinds()[o.Kind]
 	switch {
 	case known:
-		b := builder{set: s, object: o}
-		if err := expand(&b); err != nil {
-			return err
-		}
-		s.Jobs = append(s.Jobs, Job{o.Kind, o.Namespace, o.Name, b.pods, b.note})
-		return nil
+		b := builder{set: s, object: o, job: Job{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}}
+		expand(&b)
+		s.Jobs, err = append(s.Jobs, b.job), b.err
 	case o.Kind == "PodGroup":
-		group := map[string]any{}
-		if err := json.Unmarshal(o.raw, &group); err != nil {
-			return err
-		}
-		meta, _ := group["metadata"].(map[string]any)
-		meta["namespace"], meta["name"] = o.Namespace, o.Name
-		s.PodGroups = append(s.PodGroups, group)
+		group := unstructured.Unstructured{}
+		err = o.decode(&group)
+		s.PodGroups = append(s.PodGroups, group.Object)
 	case o.Kind == "ResourceClaim":
-		return into(&s.Claims, o)
+		claim := resourceapi.ResourceClaim{}
+		err = o.decode(&claim)
+		s.Claims = append(s.Claims, claim)
 	case o.Kind == "ResourceClaimTemplate":
-		return into(&s.Templates, o)
-	case slices.Contains(withoutPods(), o.group()):
+		template := &resourceapi.ResourceClaimTemplate{}
+		err = o.decode(template)
+		s.Templates[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = template
+	case slices.Contains(withoutPods(), o.GroupVersionKind().Group):
 		s.Ignored = append(s.Ignored, o.Kind+" "+o.Name)
 	default:
-		return fmt.Errorf("unsupported kind of %s: supported are %s", o.APIVersion, strings.Join(Kinds(), ", "))
+		err = fmt.Errorf("unsupported kind of %s: supported are %s", o.APIVersion, strings.Join(Kinds(), ", "))
 	}
-	return nil
+	return err
 }
 
 // withoutPods returns API groups with other kinds, which make no pods.
@@ -176,72 +163,48 @@ func withoutPods() []string {
 	}
 }
 
-// group returns the API group; empty for the core's.
-func (o *object) group() string {
-	group, _, ok := strings.Cut(o.APIVersion, "/")
-	if !ok {
-		return ""
-	}
-	return group
-}
-
-// into decodes an object of the API.
-func into[T any](all *[]T, o *object) error {
-	one := new(T)
-	if err := json.Unmarshal(o.raw, one); err != nil {
+// decode decodes an object of the API.
+func (o *object) decode(into metav1.Object) error {
+	if err := json.Unmarshal(o.raw, into); err != nil {
 		return err
 	}
-	if meta, ok := any(one).(metav1.Object); ok {
-		meta.SetNamespace(o.Namespace)
-		meta.SetName(o.Name)
-		meta.SetUID(types.UID(UIDPrefix + o.Kind + "/" + o.Namespace + "/" + o.Name))
-	}
-	*all = append(*all, *one)
+	into.SetNamespace(o.Namespace)
+	into.SetName(o.Name)
+	into.SetUID(types.UID(UIDPrefix + o.Kind + "/" + o.Namespace + "/" + o.Name))
 	return nil
 }
 
-// builder makes the pods of an object.
+// builder makes the pods of an object, until the first error.
 type builder struct {
 	set    *Set
 	object *object
-	pods   int
-	note   string
+	job    Job
+	err    error
 }
+
+func (b *builder) fail(err error) { b.err = cmp.Or(b.err, err) }
 
 // spec decodes the object's spec.
-func (b *builder) spec(out any) error {
+func (b *builder) spec(out any) {
 	if len(b.object.Spec) == 0 {
-		return errors.New("spec is missing")
+		b.fail(errors.New("spec is missing"))
+	} else if err := json.Unmarshal(b.object.Spec, out); err != nil {
+		b.fail(fmt.Errorf("spec: %w", err))
 	}
-	if err := json.Unmarshal(b.object.Spec, out); err != nil {
-		return fmt.Errorf("spec: %w", err)
-	}
-	return nil
-}
-
-// times returns how often a field has pods made, once if it is absent.
-func times(path string, n *int32) (int32, error) {
-	if n == nil {
-		return 1, nil
-	}
-	if *n < 0 || *n > MaxPods {
-		return 0, fmt.Errorf("%s: %d is not 0 to %d", path, *n, MaxPods)
-	}
-	return *n, nil
 }
 
 // make makes n pods of a template at a path of the object, with the labels that its controller sets. The label index,
 // unless empty, gets the number of each pod. Names begin with the names of the object and the task.
 func (b *builder) make(
-	path string, t *corev1.PodTemplateSpec, n int32, task, index string, labels map[string]string,
-) error {
-	switch {
-	case n < 0:
-		return fmt.Errorf("%s: invalid number of pods %d", path, n)
-	case n > 0 && len(t.Spec.Containers) == 0:
-		return fmt.Errorf("%s: spec.containers is missing", path)
-	case len(b.set.Pods)+int(n) > MaxPods:
-		return fmt.Errorf("makes %d pods or more: at most %d are planned", len(b.set.Pods)+int(n), MaxPods)
+	path string, t *corev1.PodTemplateSpec, n int, task, index string, labels map[string]string,
+) {
+	if n > 0 && len(t.Spec.Containers) == 0 {
+		b.fail(fmt.Errorf("%s: spec.containers is missing", path))
+	} else if len(b.set.Pods)+n > MaxPods {
+		b.fail(fmt.Errorf("makes %d pods or more: at most %d are planned", len(b.set.Pods)+n, MaxPods))
+	}
+	if b.err != nil {
+		return
 	}
 	spec := t.Spec
 	spec.NodeName, spec.InitContainers, spec.Containers = "", defaulted(spec.InitContainers), defaulted(spec.Containers)
@@ -256,24 +219,20 @@ func (b *builder) make(
 		if index != "" {
 			own[index] = fmt.Sprint(i)
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		b.set.Pods = append(b.set.Pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: b.object.Namespace, Name: fmt.Sprintf("%s-%d", name, i), Labels: own, Annotations: t.Annotations,
 			UID: types.UID(fmt.Sprint(UIDPrefix, len(b.set.Pods))),
-		}, Spec: spec}
-		b.set.Pods = append(b.set.Pods, pod)
-		b.pods++
+		}, Spec: spec})
 	}
-	return nil
+	b.job.Pods += n
 }
 
 // defaulted returns containers that request their limits, as the API server defaults them.
 func defaulted(all []corev1.Container) []corev1.Container {
 	all = slices.Clone(all)
 	for i := range all {
-		requests := maps.Clone(all[i].Resources.Limits)
-		if requests == nil {
-			requests = corev1.ResourceList{}
-		}
+		requests := corev1.ResourceList{}
+		maps.Copy(requests, all[i].Resources.Limits)
 		maps.Copy(requests, all[i].Resources.Requests)
 		all[i].Resources.Requests = requests
 	}
@@ -288,20 +247,27 @@ func annotate(t corev1.PodTemplateSpec, key, value string) *corev1.PodTemplateSp
 }
 
 // group adds the PodGroup that a controller would make.
-func (b *builder) group(least int32, annotations map[string]string) {
-	b.set.PodGroups = append(b.set.PodGroups, map[string]any{
-		"kind": "PodGroup",
-		"metadata": map[string]any{
-			"namespace": b.object.Namespace, "name": b.object.Name, "annotations": values(annotations),
-		},
-		"spec": map[string]any{"minMember": int64(least)},
-	})
+func (b *builder) group(least int, annotations map[string]string) {
+	group := unstructured.Unstructured{Object: map[string]any{
+		"kind": "PodGroup", "spec": map[string]any{"minMember": int64(least)},
+	}}
+	group.SetNamespace(b.object.Namespace)
+	group.SetName(b.object.Name)
+	group.SetAnnotations(annotations)
+	b.set.PodGroups = append(b.set.PodGroups, group.Object)
 }
 
-func values(all map[string]string) map[string]any {
-	out := map[string]any{}
-	for k, v := range all {
-		out[k] = v
-	}
-	return out
+// Claim makes the claim that a pod gets by a template, as kube-controller-manager does.
+func (s *Set) Claim(pod *corev1.Pod, ref *corev1.PodResourceClaim, t *resourceapi.ResourceClaimTemplate) {
+	name := pod.Name + "-" + ref.Name
+	s.Claims = append(s.Claims, resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: name, UID: types.UID(UIDPrefix + pod.Namespace + "/" + name),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))},
+		},
+		Spec: t.Spec.Spec,
+	})
+	pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, corev1.PodResourceClaimStatus{
+		Name: ref.Name, ResourceClaimName: &name,
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/manifest"
@@ -129,16 +130,16 @@ func TestBadManifests(t *testing.T) {
 		"a: [":                             "document 1: ",
 		"metadata: {name: x}":              "document 1: kind is missing",
 		"{kind: Pod}":                      "document 1: Pod: metadata.name is missing",
-		"{kind: Pod, metadata: {name: p}}": "document 1: Pod ai/p: pod: spec.containers is missing",
+		"{kind: Pod, metadata: {name: p}}": "document 1: Pod ai/p: spec is missing",
 		"{apiVersion: acme/v1, kind: Trainer, metadata: {name: x}}":                                                                 "Trainer ai/x: unsupported kind of acme/v1: supported are Deployment, Job",
 		"{apiVersion: batch/v1, kind: Job, metadata: {name: j}}":                                                                    "Job ai/j: spec is missing",
-		"{kind: Job, metadata: {name: j}, spec: {parallelism: -1, template: {}}}":                                                   "spec.template: invalid number of pods -1",
+		"{kind: Job, metadata: {name: j}, spec: {parallelism: -1, template: {}}}":                                                   "spec: json: cannot unmarshal number -1 into Go struct field jobSpec.parallelism",
 		"{kind: Job, metadata: {name: j}, spec: {parallelism: two}}":                                                                "spec: json: cannot unmarshal",
 		"{kind: Deployment, metadata: {name: d}, spec: {replicas: 10001, template: " + template(1) + "}}":                           "makes 10001 pods or more: at most 10000 are planned",
-		"{kind: MPIJob, metadata: {name: m}, spec: {}}":                                                                             "spec has no replica specs",
+		"{kind: MPIJob, metadata: {name: m}, spec: {}}":                                                                             "spec.mpiReplicaSpecs is missing",
 		"{kind: Pod, metadata: {name: p}, spec: {containers: [{resources: {limits: {cpu: lots}}}]}}":                                "quantities must match",
-		"{kind: JobSet, metadata: {name: j}, spec: {replicatedJobs: [{replicas: 2000000000, template: {spec: {parallelism: 0}}}]}}": "spec.replicatedJobs[0].replicas: 2000000000 is not 0 to 10000",
-		"{kind: LeaderWorkerSet, metadata: {name: l}, spec: {leaderWorkerTemplate: {size: -1}}}":                                    "spec.leaderWorkerTemplate.size: -1 is not 0 to 10000",
+		"{kind: JobSet, metadata: {name: j}, spec: {replicatedJobs: [{replicas: 2000000000, template: {spec: {parallelism: 0}}}]}}": "cannot unmarshal number 2000000000 into Go struct field .replicatedJobs.replicas",
+		"{kind: LeaderWorkerSet, metadata: {name: l}, spec: {leaderWorkerTemplate: {size: -1}}}":                                    "cannot unmarshal number -1 into Go struct field .leaderWorkerTemplate.size",
 		"{kind: List, items: [{kind: List, items: []}]}":                                                                            "items[0]: unsupported List in a List",
 		"{kind: PodGroup, metadata: 1}":                                                                                             "document 1: ",
 		"{kind: List, items: [{kind: Job, metadata: {name: j}}]}":                                                                   "document 1: items[0]: Job ai/j: spec is missing",
@@ -167,8 +168,7 @@ func TestExamples(t *testing.T) {
 		}
 		if err == nil {
 			read++
-			set.Claim()
-			if missing := set.MissingTemplates(); len(missing) > 0 {
+			if missing := claim(set); len(missing) > 0 {
 				t.Errorf("%s lacks %v", path, missing)
 			}
 		}
@@ -177,6 +177,25 @@ func TestExamples(t *testing.T) {
 	if err != nil || read < 20 {
 		t.Errorf("%d examples, %v", read, err)
 	}
+}
+
+// claim makes the claims of the pods, and returns the templates that the manifest lacks.
+func claim(set *manifest.Set) (missing []types.NamespacedName) {
+	for _, pod := range set.Pods {
+		for i := range pod.Spec.ResourceClaims {
+			ref := &pod.Spec.ResourceClaims[i]
+			if ref.ResourceClaimTemplateName == nil {
+				continue
+			}
+			name := types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimTemplateName}
+			if t := set.Templates[name]; t != nil {
+				set.Claim(pod, ref, t)
+			} else {
+				missing = append(missing, name)
+			}
+		}
+	}
+	return missing
 }
 
 func FuzzRead(f *testing.F) {
@@ -188,7 +207,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if set.Claim(); len(set.Pods) > manifest.MaxPods {
+		if claim(set); len(set.Pods) > manifest.MaxPods {
 			t.Errorf("%d pods", len(set.Pods))
 		}
 	})

@@ -36,63 +36,48 @@ func (c *court) cleared(a *attempt, node string) bool {
 }
 
 func (m *Memory) collect(now time.Time) *court {
-	c, failures := &court{good: map[proof]time.Time{}}, map[string][]Pod{}
+	c := &court{good: map[proof]time.Time{}}
 	for gang := range m.gangs {
-		failures[gang] = failuresOf(m.gangs[gang])
-		if extra := len(failures[gang]) - maxFailures; extra > 0 {
-			failures[gang] = failures[gang][extra:]
-			first := failures[gang][0].End
+		failures := failuresOf(m.gangs[gang])
+		if extra := len(failures) - maxFailures; extra > 0 {
+			failures = failures[extra:]
+			first := failures[0].End
 			m.drop(gang, func(p *Pod) bool { return p.endedBefore(first) && p.End.Sub(p.Start) < provenAfter })
 		}
-		c.attempts = append(c.attempts, m.attempts(m.gangs[gang], failures[gang], now)...)
+		c.hear(m, m.gangs[gang], failures, now)
 	}
 	slices.SortFunc(c.attempts, func(a, b attempt) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Gang, b.Gang))
 	})
-	concerned := map[string]bool{}
-	for i := range c.attempts {
-		for _, node := range c.attempts[i].nodes {
-			concerned[node] = true
-		}
-	}
-	for gang, pods := range m.gangs {
-		c.prove(pods, concerned, failures[gang], now)
-	}
 	return c
 }
 
-// prove notes on which of some nodes the pods of a gang ran well.
-func (c *court) prove(pods []*Pod, some map[string]bool, failures []Pod, now time.Time) {
-	if len(some) == 0 {
-		return
-	}
-	wide := isWide(pods)
+// hear notes on which nodes a gang ran well, and its failed runs that count: a gang that has run well nowhere, and
+// failed in two places without a common node, fails by its code.
+func (c *court) hear(m *Memory, pods []*Pod, failures []Pod, now time.Time) {
+	wide, moved := isWide(pods), false
 	for _, p := range pods {
-		if !some[p.Node] || !p.ranWell(failures, now) {
+		if !p.ranWell(failures, now) {
 			continue
 		}
+		moved = true
 		for _, as := range []proof{{p.Node, false}, {p.Node, wide}} {
 			if p.Start.After(c.good[as]) {
 				c.good[as] = p.Start
 			}
 		}
 	}
-}
-
-// attempts returns the failed runs of a gang that count: a gang that has run well nowhere, and failed in two places
-// without a common node, fails by its code.
-func (m *Memory) attempts(pods []*Pod, failures []Pod, now time.Time) (out []attempt) {
-	moved := slices.ContainsFunc(pods, func(p *Pod) bool { return p.ranWell(failures, now) })
+	var runs []attempt
 	for i := range failures {
 		if a := m.attempt(pods, &failures[i]); a != nil {
-			a.moved, a.wide = moved, isWide(pods)
-			out = append(out, *a)
+			a.moved, a.wide = moved, wide
+			runs = append(runs, *a)
 		}
 	}
-	if !moved && failsEverywhere(out) {
-		out = slices.DeleteFunc(out, func(a attempt) bool { return !a.own })
+	if !moved && failsEverywhere(runs) {
+		runs = slices.DeleteFunc(runs, func(a attempt) bool { return !a.own })
 	}
-	return out
+	c.attempts = append(c.attempts, runs...)
 }
 
 // failuresOf returns the pod that failed first in each run of a gang, in the order of time.

@@ -51,23 +51,16 @@ type Answer struct {
 	Avoids   []string `json:"avoids,omitempty"`
 }
 
-// result has what is suspect at a time. Places are ordered, the most suspect first; own has for each gang the nodes of
-// its failures, the last first.
-type result struct {
-	places []Place
-	own    map[string][]string
-}
-
 // Places returns what is suspect at a time.
 func (m *Memory) Places(now time.Time) []Place {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.judge(now)
-	return m.result.places
+	return m.places
 }
 
-// Avoid returns the nodes that a gang had better avoid, the most suspect first: the first sure ones also if it must
-// then spread further.
+// Avoid returns the nodes that a gang had better avoid, the most suspect first and those with bad cables last: the first
+// sure ones also if it must then spread further.
 func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,8 +73,8 @@ func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 		}
 	}
 	for _, state := range []State{Suspect, Doubt} {
-		for i := range m.result.places {
-			if p := &m.result.places[i]; p.State == state && p.Kind == KindNode {
+		for i := range m.places {
+			if p := &m.places[i]; p.State == state && p.Kind == KindNode {
 				add(p.Name)
 			} else if p.State == state {
 				add(p.Nodes...)
@@ -89,9 +82,10 @@ func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 		}
 		if state == Suspect {
 			sure = len(nodes)
-			add(m.result.own[gang]...)
+			add(m.own[gang]...)
 		}
 	}
+	add(slices.Sorted(maps.Keys(m.cables))...)
 	return nodes, sure
 }
 
@@ -100,15 +94,15 @@ func (m *Memory) judge(now time.Time) {
 	if !m.stale && now.Sub(m.judged) < judgeEvery && !now.Before(m.judged) {
 		return
 	}
-	m.stale, m.judged, m.result = false, now, result{own: map[string][]string{}}
+	m.stale, m.judged, m.own = false, now, map[string][]string{}
 	m.forget(now)
 	c := m.collect(now)
 	for i := range c.attempts {
 		a := &c.attempts[i]
-		m.result.own[a.Gang] = append(slices.Clone(a.nodes), m.result.own[a.Gang]...)
+		m.own[a.Gang] = append(slices.Clone(a.nodes), m.own[a.Gang]...)
 	}
-	m.result.places = append(c.suspectNodes(now), c.suspectGroups(now, m.groups)...)
-	slices.SortStableFunc(m.result.places, func(a, b Place) int {
+	m.places = append(c.suspectNodes(now), c.suspectGroups(now, m.groups)...)
+	slices.SortStableFunc(m.places, func(a, b Place) int {
 		return cmp.Or(-cmp.Compare(a.State, b.State), cmp.Compare(b.Score, a.Score), cmp.Compare(a.Name, b.Name))
 	})
 }

@@ -1,5 +1,5 @@
 // Package agent runs the programs of a fabric test in the pods of the test: perftest, and a collective's launcher and
-// its daemons. Whoever has the key of the test may run any program, nobody else may connect.
+// its daemons. A client with the key of the test may run any program; without it none can connect.
 package agent
 
 import (

@@ -37,7 +37,7 @@ type Topology struct {
 	// StaleSources are the sources that are silent on some nodes.
 	StaleSources []StaleSource `json:"staleSources,omitempty"`
 	// Spares is the number of idle nodes of each lowest group to keep for repair, or their percentage.
-	Spares *intstr.IntOrString `json:"spares,omitempty"`
+	Spares intstr.IntOrString `json:"spares,omitzero"`
 }
 
 // StaleSource is a source with an old answer in use on some nodes.
@@ -90,9 +90,7 @@ func (s *Snapshot) Topology() *Topology {
 	t := &Topology{
 		StaleSince: s.StaleSince, Levels: s.Levels, Tree: []Element{}, Crossing: s.crossing(), Nodes: s.Tree.Nodes,
 		Findings: append([]fabric.Finding{}, s.Tree.Findings()...), Ignored: s.ignored(), StaleSources: s.StaleSources(),
-	}
-	if s.Spares != (intstr.IntOrString{}) {
-		t.Spares = &s.Spares
+		Spares: s.Spares,
 	}
 	for _, e := range s.Tree.Child {
 		element := s.element(e)

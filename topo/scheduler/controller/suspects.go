@@ -5,9 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/informers"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
@@ -19,32 +17,26 @@ const ended = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown
 
 // followEnded passes pods that have ended to the memory of failures.
 func (c *Controller) followEnded(ctx context.Context) {
-	pods := c.Handle.ClientSet().CoreV1().Pods(metav1.NamespaceAll)
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = ended
-				return pods.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.FieldSelector = ended
-				return pods.Watch(ctx, o)
-			},
-		},
-		ObjectType: &corev1.Pod{},
-		Handler:    handler(c.see, func(*corev1.Pod) {}),
-		Transform: func(object any) (any, error) {
-			pod, ok := object.(*corev1.Pod)
-			if !ok {
-				return object, nil
-			}
-			slim := &corev1.Pod{ObjectMeta: pod.ObjectMeta, Status: pod.Status}
-			slim.ManagedFields = nil
-			slim.Spec.NodeName, slim.Spec.SchedulingGroup = pod.Spec.NodeName, pod.Spec.SchedulingGroup
-			return slim, nil
-		},
-	})
-	informer.RunWithContext(ctx)
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Handle.ClientSet(), 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = ended }),
+		informers.WithTransform(slim))
+	defer factory.Shutdown()
+	// It fails in an informer that has ended alone.
+	_, _ = factory.Core().V1().Pods().Informer().AddEventHandler(handler(c.see, func(*corev1.Pod) {}))
+	factory.StartWithContext(ctx)
+	<-ctx.Done()
+}
+
+// slim drops what is not used of a pod that has ended.
+func slim(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	out := &corev1.Pod{ObjectMeta: pod.ObjectMeta, Status: pod.Status}
+	out.ManagedFields = nil
+	out.Spec.NodeName, out.Spec.SchedulingGroup = pod.Spec.NodeName, pod.Spec.SchedulingGroup
+	return out, nil
 }
 
 // see passes a pod of a gang to the memory of failures.

@@ -77,12 +77,11 @@ type Cache struct {
 	members map[types.UID]*member
 	// blocked are pods of no gang that reservations kept off a node.
 	blocked map[types.UID]*corev1.Pod
-	// reservations are made by plans; withSpares adds the nodes for repair, and withHold also the reservations of held.
-	// They are replaced, never changed: scheduling cycles read them without the lock.
-	reservations, withSpares, withHold planner.Reservations
-	spares                             planner.Reservations
-	held                               *hold
-	effects                            Effects
+	// reservations are made by plans; withHold adds spares, the nodes for repair, and the reservations of held. They are
+	// replaced, never changed: scheduling cycles read them without the lock.
+	reservations, spares, withHold planner.Reservations
+	held                           *hold
+	effects                        Effects
 }
 
 // New returns an empty cache.
@@ -184,7 +183,7 @@ func (c *Cache) ReservationsFor(pod *corev1.Pod, back bool) planner.Reservations
 	case m.onItsWay(), c.inPart(m.gang) && m.priority() >= c.SparesPriority:
 		return c.reservations
 	case c.holds(m.gang), c.inPart(m.gang):
-		return c.withSpares
+		return c.reservations.With(c.spares)
 	case back && m.priority() >= c.SparesPriority:
 		return c.reservations.With(c.heldNodes())
 	}

@@ -145,8 +145,7 @@ func (c *Cache) renew() {
 			g.deadline = time.Time{}
 		}
 	}
-	c.withSpares = c.reservations.With(c.spares)
-	c.withHold = c.withSpares.With(c.heldNodes())
+	c.withHold = c.reservations.With(c.spares).With(c.heldNodes())
 }
 
 // release takes back what a gang, and those that it runs with, have reserved or hold, unless

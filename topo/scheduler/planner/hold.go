@@ -77,7 +77,7 @@ func (r *Request) kept(places []Place, waiting *Waiting) Reservations {
 	for i, place := range places {
 		for at, node := range place.Nodes {
 			one := r.Gangs[i].Members[at].Reservation()
-			one.Waiting, one.Amounts = waiting, one.Amounts.devices()
+			one.Waiting, one.Amounts = waiting, one.Amounts.Devices()
 			if node != "" && len(one.Amounts) > 0 {
 				held[node] = append(held[node], one)
 			}
@@ -86,8 +86,8 @@ func (r *Request) kept(places []Place, waiting *Waiting) Reservations {
 	return held
 }
 
-// devices returns the amounts of extended resources.
-func (a Amounts) devices() Amounts {
+// Devices returns the amounts of extended resources.
+func (a Amounts) Devices() Amounts {
 	out := Amounts{}
 	for name, value := range a {
 		if strings.Contains(string(name), "/") {

@@ -69,8 +69,8 @@ type Place struct {
 	// Nodes are in the order of the members: empty for members that have a node, and
 	// for those beyond MinMember without room.
 	Nodes []string
-	// Kind is the kind of the tightest group that holds all members.
-	Kind string
+	// Group and Kind are the name and the kind of the tightest group that holds all members; empty if none does.
+	Group, Kind string
 }
 
 // Plan is the result for gangs that are planned together.
@@ -156,7 +156,7 @@ func (p *Planner) plan(g *Gang, query *Query, tried types.UID) (Place, error) {
 			return Place{}, err
 		}
 	}
-	place := Place{Nodes: make([]string, len(g.Members)), Kind: p.forest.kind(found.Group.Kind)}
+	place := Place{Nodes: make([]string, len(g.Members)), Group: found.Group.Name, Kind: p.forest.kind(found.Group.Kind)}
 	for rank, id := range found.Nodes {
 		if m := &g.Members[rank]; m.Node == "" && id != placement.None {
 			node := tree.placement.Name(id)

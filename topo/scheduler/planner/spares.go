@@ -3,7 +3,6 @@ package planner
 import (
 	"math"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -16,7 +15,7 @@ func (p *Planner) Spares(nodes []*Node, beside Reservations, want intstr.IntOrSt
 	p.update(nodes)
 	t := p.forest.fabric
 	size, idle := map[placement.Group]int{}, map[placement.Group][]string{}
-	gpus := map[string]corev1.ResourceName{}
+	whole := map[string]Amounts{}
 	query := Query{Nodes: nodes, Reservations: beside, Priority: math.MinInt32}
 	for _, gpu := range p.gpus {
 		for i, free := range p.table.Free(&query, gpu, nil) {
@@ -26,17 +25,15 @@ func (p *Planner) Spares(nodes []*Node, beside Reservations, want intstr.IntOrSt
 			}
 			size[around[1]]++
 			if int64(free) == n.Allocatable[gpu] && !n.Spec.Unschedulable && t.usable(t.ids[i]) {
-				idle[around[1]], gpus[n.Name] = append(idle[around[1]], n.Name), gpu
+				idle[around[1]], whole[n.Name] = append(idle[around[1]], n.Name), Amounts{gpu: int64(free)}
 			}
 		}
 	}
-	out, at := Reservations{}, p.table.at
+	out := Reservations{}
 	for group, names := range idle {
 		for _, name := range placement.Spares(want, size[group], names) {
-			gpu := gpus[name]
 			out[name] = []Reservation{{
-				UID: types.UID("spare/" + name), Priority: math.MaxInt32, Waiting: &Waiting{},
-				Amounts: Amounts{gpu: nodes[at[name]].Allocatable[gpu]},
+				UID: types.UID("spare/" + name), Priority: math.MaxInt32, Waiting: &Waiting{}, Amounts: whole[name],
 			}}
 		}
 	}

@@ -7,12 +7,13 @@ import (
 
 // PlanAround plans as [Planner.Plan] does, without as many of the suspect nodes as there is other room for: suspects
 // are ordered, the most suspect first. The first sure ones are avoided even if a gang must spread further, the others
-// only at the same tier. avoided is the number of suspects that the plan avoids and would have used.
-func (p *Planner) PlanAround(r *Request, suspects []string, sure int) (plan Plan, avoided int) {
+// only at the same tier.
+func (p *Planner) PlanAround(r *Request, suspects []string, sure int) Plan {
 	first := p.Plan(r)
-	if plan = first; first.uses(suspects) == 0 {
-		return plan, 0
+	if !first.uses(suspects) {
+		return first
 	}
+	plan := first
 	trial := *r
 	trial.Gangs = slices.Clone(r.Gangs)
 	sort.Search(len(suspects), func(used int) bool {
@@ -27,17 +28,14 @@ func (p *Planner) PlanAround(r *Request, suspects []string, sure int) (plan Plan
 		}
 		return enough
 	})
-	return plan, first.uses(suspects) - plan.uses(suspects)
+	return plan
 }
 
-// uses counts the nodes of a list that members get.
-func (p *Plan) uses(nodes []string) (n int) {
-	for _, node := range nodes {
-		if slices.ContainsFunc(p.Places, func(place Place) bool { return slices.Contains(place.Nodes, node) }) {
-			n++
-		}
-	}
-	return n
+// uses reports whether a member gets one of some nodes.
+func (p *Plan) uses(nodes []string) bool {
+	return slices.ContainsFunc(p.Places, func(place Place) bool {
+		return slices.ContainsFunc(nodes, func(node string) bool { return slices.Contains(place.Nodes, node) })
+	})
 }
 
 // replaces reports whether another plan has nodes for as many members, at the same tiers unless wider ones will do.

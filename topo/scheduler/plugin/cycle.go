@@ -304,7 +304,7 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 		back := p.suspects.Ended(r.Gangs[0].Key.String(), time.Now())
 		r.Reservations = p.cache.ReservationsFor(r.Gangs[0].Members[0].Pod, back)
 	}
-	plan := p.planAround(ctx, r)
+	plan := p.planAround(r)
 	if plan.Places == nil {
 		result = "rejected"
 	}
@@ -319,7 +319,7 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 }
 
 // planAround plans without nodes on which gangs failed, if others have room.
-func (p *Plugin) planAround(ctx context.Context, r *planner.Request) planner.Plan {
+func (p *Plugin) planAround(r *planner.Request) planner.Plan {
 	var suspects []string
 	sure := 0
 	for i := range r.Gangs {
@@ -327,11 +327,7 @@ func (p *Plugin) planAround(ctx context.Context, r *planner.Request) planner.Pla
 		suspects = append(suspects, nodes...)
 		sure = cmp.Or(sure, certain)
 	}
-	plan, avoided := p.planner.PlanAround(r, suspects, sure)
-	if avoided > 0 {
-		p.log.InfoContext(ctx, "gang avoids nodes on which gangs failed", "podgroup", r.Gangs[0].Key, "nodes", avoided)
-	}
-	return plan
+	return p.planner.PlanAround(r, suspects, sure)
 }
 
 // observe adds the time of a plan or a search to the metric.

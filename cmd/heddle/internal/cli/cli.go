@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -57,6 +58,14 @@ func Write(c *cobra.Command, text string) error {
 		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
+}
+
+// Read reads a file; - is the standard input.
+func Read(c *cobra.Command, file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(c.InOrStdin())
+	}
+	return os.ReadFile(file)
 }
 
 // Table renders rows as columns, left aligned with two spaces between and no

@@ -5,9 +5,7 @@ package convert
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,7 +45,7 @@ it and a line on stderr. FILE may be - for stdin.`,
 			if !slices.Contains([]string{nvidia, hami, mellanox}, from) {
 				return cli.UsageErrorf(c, "--from is nvidia, hami or mellanox, not %q", from)
 			}
-			text, err := read(c.InOrStdin(), args[0])
+			text, err := cli.Read(c, args[0])
 			if err != nil {
 				return err
 			}
@@ -66,22 +64,6 @@ it and a line on stderr. FILE may be - for stdin.`,
 	c.Flags().StringVar(&from, "from", "", "`format` of FILE: nvidia, hami or mellanox")
 	cli.Complete(c, "from", nvidia, hami, mellanox)
 	return c
-}
-
-func read(stdin io.Reader, file string) ([]byte, error) {
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, fmt.Errorf("read configuration: %w", err)
-		}
-		defer f.Close()
-		stdin = f
-	}
-	text, err := io.ReadAll(io.LimitReader(stdin, config.MaxFile))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	return text, nil
 }
 
 // Result is heddle's configuration.

@@ -1,15 +1,14 @@
 package topo
 
 import (
+	"bytes"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/explain"
@@ -26,8 +25,8 @@ func NewPlanCommand() *cobra.Command {
 
 It plans the pods of a manifest as heddle-scheduler does, on the cluster as it
 is now, and creates nothing. Kinds that make pods, in any number of documents:
-
-` + kinds() + `
+Deployment, Job, JobSet, LeaderWorkerSet, MPIJob, Pod, PyTorchJob, RayCluster,
+RayJob, ReplicaSet, StatefulSet, TFJob and TrainJob; Job also of Volcano.
 PodGroups, ResourceClaims and ResourceClaimTemplates count with them.
 
 If they do not fit, it shows what is missing, the smallest change with which
@@ -48,9 +47,13 @@ The exit code is 0 if all pods fit now, 1 if not, and 2 if that is not known.`,
 		if err != nil {
 			return err
 		}
-		set, err := readManifest(c, file, namespace)
+		content, err := cli.Read(c, file)
 		if err != nil {
 			return err
+		}
+		set, err := manifest.Read(bytes.NewReader(content), namespace)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
 		}
 		lister, groups, err := m.lister(c)
 		if err != nil {
@@ -72,37 +75,6 @@ The exit code is 0 if all pods fit now, 1 if not, and 2 if that is not known.`,
 	return c
 }
 
-// kinds returns the kinds in lines.
-func kinds() string {
-	lines := []string{""}
-	for _, kind := range manifest.Kinds() {
-		if last := len(lines) - 1; len(lines[last])+len(kind) < 70 {
-			lines[last] += "  " + kind
-		} else {
-			lines = append(lines, "  "+kind)
-		}
-	}
-	return strings.Join(lines, "\n") + "\n"
-}
-
-// readManifest reads a file, or the standard input.
-func readManifest(c *cobra.Command, file, namespace string) (*manifest.Set, error) {
-	from := c.InOrStdin()
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = f.Close() }() // It was only read.
-		from = f
-	}
-	set, err := manifest.Read(from, namespace)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return set, nil
-}
-
 // fitText returns the answer for people.
 func fitText(fit *explain.Fit, now time.Time) string {
 	var b strings.Builder
@@ -121,7 +93,7 @@ func fitText(fit *explain.Fit, now time.Time) string {
 		}
 		what := fmt.Sprintf("%s/%s, %s", g.Namespace, g.Name, cli.Count(g.Pods, "pod"))
 		if len(g.Places) > 0 {
-			fmt.Fprintf(&b, "%s: fits now%s\n%s", what, within(g), placeTable(g.Places))
+			fmt.Fprintf(&b, "%s: fits now %s\n%s", what, explain.Where(g.Kind, g.Group), placeTable(g.Places))
 			continue
 		}
 		fmt.Fprintf(&b, "%s: does not fit now\n", what)
@@ -131,17 +103,6 @@ func fitText(fit *explain.Fit, now time.Time) string {
 		b.WriteString(whenText(g.When, now))
 	}
 	return b.String()
-}
-
-// within says which group has the nodes.
-func within(g *explain.Planned) string {
-	switch g.Kind {
-	case "":
-		return ""
-	case v1alpha1.KindNode:
-		return " on node " + g.Group
-	}
-	return " in " + g.Kind + " " + g.Group
 }
 
 func placeTable(places []explain.Place) string {

@@ -2,6 +2,7 @@ package topo
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -28,6 +29,14 @@ spec:
 }
 
 // TestPlan compares the words with testdata/plan.txt.
+func TestPlanNamesItsKinds(t *testing.T) {
+	for _, kind := range manifest.Kinds() {
+		if !regexp.MustCompile(`\b` + kind + `\b`).MatchString(NewPlanCommand().Long) {
+			t.Errorf("the command's help lacks %s", kind)
+		}
+	}
+}
+
 func TestPlan(t *testing.T) {
 	var got strings.Builder
 	leaf := `, heddle.dev/gang-required-level: leaf`
