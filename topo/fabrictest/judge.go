@@ -58,8 +58,8 @@ func (m *measure) add(r Result, value, limit float64, slow bool) {
 	m.slow, m.value[r.Flow], m.limit[r.Flow] = append(m.slow, r), value, limit
 }
 
-// usualValues returns the bandwidth and the latency that the best tenth of each sort of flows reaches, if there are
-// enough: of few nodes one bad one spoils most flows.
+// usualValues returns the usual bandwidth and latency of each sort of flows, if there are enough: of HCAs alone the
+// median, and of pairs what the best tenth reaches, since of few nodes one bad one spoils most pairs.
 func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64) {
 	all := map[sort][]Result{}
 	for _, r := range results {
@@ -78,7 +78,11 @@ func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64)
 		}
 		slices.Sort(g)
 		slices.Sort(l)
-		gbps[of], micros[of] = g[len(g)-1-(len(g)-1)/10], l[(len(l)-1)/10]
+		best := (len(results) - 1) / 10
+		if of.self {
+			best = len(results) / 2
+		}
+		gbps[of], micros[of] = g[len(g)-1-best], l[best]
 	}
 	return gbps, micros
 }
