@@ -66,7 +66,6 @@ func TestFabricTest(t *testing.T) {
 	})
 	args := []string{
 		"fabric", "test", "--nodes", b.Node(), "--image", perftestImage, "-n", suite, "--label",
-		"--agent-image", install.Registry + "/heddle:" + install.Tag,
 	}
 	plan, notes, code := b.fabric(t.Context(), t, append(args, "--dry-run")...)
 	if t.Log(plan); code != 0 || !strings.Contains(plan, "1 node with 8 ports") {

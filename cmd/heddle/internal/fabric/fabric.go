@@ -3,6 +3,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -40,6 +42,7 @@ type options struct {
 	limit                                          float64
 	railEnv                                        string
 	env                                            []string
+	pullSecrets                                    []corev1.LocalObjectReference
 	// collective is the command after --.
 	collective []string
 }
@@ -107,10 +110,11 @@ heddle topo bandwidth shows the results.`,
 		}
 		t := &test{c: c, o: o, client: client}
 		answer, err := t.run(c.Context())
-		if err != nil {
+		if answer == nil {
 			return err
 		}
-		return output.PrintFindings(c, answer, answer.text(), len(answer.Faults))
+		// What was measured before an error is an answer too.
+		return cmp.Or(err, output.PrintFindings(c, answer, answer.text(), len(answer.Faults)))
 	}
 	return c
 }
@@ -193,24 +197,25 @@ func reasons(skipped map[string]string) string {
 	return cli.First(all, 3, "; ")
 }
 
-// findAgent completes the image of the agent.
+// findAgent completes the image of the agent and the secrets for images by a pod of heddle-topo-worker.
 func (t *test) findAgent(ctx context.Context) error {
-	if t.o.agentImage != "" {
-		return nil
-	}
-	pod, err := cluster.Pod(ctx, t.client, "heddle-topo-worker")
+	const worker = "heddle-topo-worker"
+	list, err := cluster.Read[corev1.PodList](ctx, t.client.Get().Namespace(t.o.namespace).Resource("pods").
+		Param("labelSelector", cluster.AppLabel+"="+worker).Param("limit", "1"), "pods of "+worker)
 	if err != nil {
 		return err
 	}
-	if pod == nil || len(pod.Spec.Containers) == 0 {
-		return errors.New("no pod of heddle-topo-worker tells the image of the agent: give --agent-image")
+	for i := range list.Items {
+		spec := &list.Items[i].Spec
+		t.o.pullSecrets = spec.ImagePullSecrets
+		before, after, ok := strings.Cut(spec.Containers[0].Image, "heddle-node")
+		if ok && t.o.agentImage == "" {
+			t.o.agentImage = before + "heddle" + after
+		}
 	}
-	image := pod.Spec.Containers[0].Image
-	at := strings.LastIndex(image, "heddle-node")
-	if at < 0 {
-		return fmt.Errorf("image %q of pod %s/%s is not heddle-node: give --agent-image", image, pod.Namespace, pod.Name)
+	if t.o.agentImage == "" {
+		return fmt.Errorf("no pod of %s in namespace %s has the image heddle-node: give --agent-image", worker, t.o.namespace)
 	}
-	t.o.agentImage = image[:at] + "heddle" + image[at+len("heddle-node"):]
 	return nil
 }
 
@@ -246,6 +251,7 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 	t.answer.Incomplete = ctx.Err() != nil
 	for _, node := range pairs.Gone() {
 		t.answer.Skipped[node] = "it gave way to a job, or died"
+		delete(on.Nodes, node)
 	}
 	t.answer.add(pairs)
 	// The results are written although the time is over.
@@ -253,9 +259,7 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 		return nil, err
 	}
 	if len(t.o.collective) > 0 && !t.answer.Incomplete {
-		if err := t.collective(ctx, on); err != nil {
-			return nil, err
-		}
+		return &t.answer, t.collective(ctx, on)
 	}
 	return &t.answer, nil
 }

@@ -45,10 +45,12 @@ const (
 type pods struct {
 	client *cluster.Client
 	o      *options
-	// secrets has the Secret of each group, byNode the pod of each node, skipped why a node has none.
+	// secrets has the Secret of each group, byNode the pod of each node, skipped why a node has none, and waiting the
+	// names of pods on nodes that were skipped.
 	secrets map[string]*corev1.Secret
 	byNode  map[string]*corev1.Pod
 	skipped map[string]string
+	waiting []string
 	tls     *tls.Config
 	// run is the value of runLabel of the test's pods.
 	run string
@@ -136,10 +138,9 @@ func (p *pods) delete(ctx context.Context, resource, name string) error {
 	return err
 }
 
-// start makes a pod for each node, and waits until each runs or cannot.
+// start makes a pod for each node, and waits until each runs or cannot. Pods that cannot are deleted: their nodes may
+// become idle while the others are tested.
 func (p *pods) start(ctx context.Context, nodes []*node) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
 	for _, n := range nodes {
 		if n.shared {
 			p.skipped[n.name] = "its GPUs are shared"
@@ -147,25 +148,35 @@ func (p *pods) start(ctx context.Context, nodes []*node) error {
 		}
 		pod := p.pod(n)
 		if err := p.client.Post().Namespace(pod.Namespace).Resource("pods").Body(pod).Do(ctx).Into(pod); err != nil {
-			return fmt.Errorf("make pod %s: %w", pod.Name, err)
+			return fmt.Errorf("make pod %s: %w", pod.GenerateName, err)
 		}
 		p.byNode[n.name] = pod
 	}
-	for {
+	late := time.After(startTimeout)
+	for all := false; !all; {
 		list, err := cluster.Read[corev1.PodList](ctx, p.client.Get().Namespace(p.o.namespace).Resource("pods").
 			Param("labelSelector", runLabel+"="+p.run), "pods of the test")
 		if err != nil {
 			return err
 		}
-		if p.look(list.Items) {
-			return nil
+		if all = p.look(list.Items); all {
+			break
 		}
 		select {
 		case <-time.After(poll):
+		case <-late:
+			p.late()
+			all = true
 		case <-ctx.Done():
-			return p.late(ctx)
+			return fmt.Errorf("start pods: %w", ctx.Err())
 		}
 	}
+	for _, name := range p.waiting {
+		if err := p.delete(ctx, "pods", name); err != nil {
+			return fmt.Errorf("delete pod %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // look takes the state of the pods, skips nodes on which one cannot run, and reports whether all others run.
@@ -195,15 +206,12 @@ func (p *pods) look(list []corev1.Pod) (all bool) {
 }
 
 func (p *pods) skip(node, reason string) {
-	p.skipped[node] = reason
+	p.skipped[node], p.waiting = reason, append(p.waiting, p.byNode[node].Name)
 	delete(p.byNode, node)
 }
 
 // late skips the nodes whose pods have not started in time.
-func (p *pods) late(ctx context.Context) error {
-	if err := context.Cause(ctx); err != context.DeadlineExceeded { //nolint:errorlint // The context's own.
-		return err
-	}
+func (p *pods) late() {
 	for node, pod := range p.byNode {
 		reason := "its pod did not start in " + startTimeout.String()
 		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -215,7 +223,6 @@ func (p *pods) late(ctx context.Context) error {
 			p.skip(node, cli.Printable(reason))
 		}
 	}
-	return nil
 }
 
 // pod has all extended resources of its node, so that it runs on an idle one alone and gives way to a job.
@@ -230,6 +237,7 @@ func (p *pods) pod(n *node) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			SchedulerName: p.o.scheduler, PriorityClassName: name, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever,
+			ImagePullSecrets:              p.o.pullSecrets,
 			AutomountServiceAccountToken:  new(false),
 			TerminationGracePeriodSeconds: new(int64(1)),
 			ActiveDeadlineSeconds:         new(int64((p.o.maxDuration + startTimeout).Seconds())),
