@@ -123,6 +123,14 @@ type NVLink struct {
 	MBps *int64 `json:"mbps"`
 }
 
+// LinkErrors are the error counters of one link of a GPU, or of all its links. They are not in a machine, since they
+// change all the time.
+type LinkErrors struct {
+	// Replays, Recoveries and CRC are an NVLink's: repeated transmissions, trainings and CRC errors. Corrected are the
+	// corrected errors of XGMI.
+	Replays, Recoveries, CRC, Corrected int64
+}
+
 // Fabric states, from nvmlGpuFabricInfo.
 const (
 	FabricCompleted  = "completed"

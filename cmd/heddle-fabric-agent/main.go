@@ -23,7 +23,7 @@ const usage = `usage: heddle-fabric-agent install DIR        copy this program
        heddle-fabric-agent rsh HOST COMMAND...
               run a shell command at the agent of another node, for plm_rsh_agent of Open MPI
 The directory in HEDDLE_FABRIC_KEY has the key: tls.crt and tls.key.
-HEDDLE_FABRIC_PORT is the port of the agents of other nodes.`
+HEDDLE_FABRIC_PORT is the port of the agents of other nodes`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -69,6 +69,7 @@ func install(dir string) error {
 		return fmt.Errorf("install: %w", err)
 	}
 	defer func() { _ = from.Close() }()
+	//nolint:gosec // A program that any user of the pod may run.
 	to, err := os.OpenFile(filepath.Join(dir, "heddle-fabric-agent"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
 	if err != nil {
 		return fmt.Errorf("install: %w", err)

@@ -79,6 +79,9 @@ func checkCommand(t *testing.T, page string, words []string) {
 		return
 	}
 	for _, word := range rest {
+		if word == "--" {
+			return // Another program's follow.
+		}
 		name, _, _ := strings.Cut(word, "=")
 		if strings.HasPrefix(name, "-") && !hasFlag(c, name) {
 			t.Errorf("%s: heddle %s: there is no flag %s", page, strings.Join(words, " "), name)

@@ -34,6 +34,8 @@ type Options struct {
 	Hook string
 	// Features are optional parts for containers with GPUs.
 	Features Features
+	// LinkCounters gets the error counters of the GPUs' links; nil for none.
+	LinkCounters *LinkCounters
 	// Log gets what the vendors' libraries log, at debug level; nil discards.
 	Log *slog.Logger
 }

@@ -47,8 +47,9 @@ type Options struct {
 	Interval time.Duration
 	// HostRoot and DriverRoot locate the GPUs' drivers, as [gpu.Options] has them.
 	HostRoot, DriverRoot string
-	// GPUs are read by these; nil are all vendors that heddle supports.
-	GPUs gpu.Sources
+	// GPUs are read by these; nil are all vendors that heddle supports, with LinkCounters.
+	GPUs         gpu.Sources
+	LinkCounters *gpu.LinkCounters
 	// Hold keeps the sessions with the drivers open between scans, for a daemon
 	// that waits for their events. An open session keeps a driver from being
 	// unloaded, and a GPU from being reset.
@@ -101,7 +102,9 @@ func New(o Options) *Host {
 		o.Release.known = true
 	}
 	if o.GPUs == nil {
-		o.GPUs = OpenGPUs(gpu.Options{HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot})
+		o.GPUs = OpenGPUs(gpu.Options{
+			HostRoot: o.HostRoot, DriverRoot: o.DriverRoot, SysfsRoot: o.SysfsRoot, LinkCounters: o.LinkCounters,
+		})
 	}
 	tree := sysfs.New(o.SysfsRoot)
 	h := &Host{

@@ -30,6 +30,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"github.com/heddle-dev/heddle/test/golden"
 )
@@ -170,6 +171,10 @@ func decodeOne(t *testing.T, doc map[string]any) (id string, object any) {
 		object = &appsv1.Deployment{}
 	case "batch/v1 Job":
 		object = &batchv1.Job{}
+	case "batch/v1 CronJob":
+		object = &batchv1.CronJob{}
+	case "scheduling.k8s.io/v1 PriorityClass":
+		object = &schedulingv1.PriorityClass{}
 	case "rbac.authorization.k8s.io/v1 ClusterRole":
 		object = &rbacv1.ClusterRole{}
 	case "resource.k8s.io/v1 DeviceClass":

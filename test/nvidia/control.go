@@ -19,6 +19,8 @@ type Control struct {
 	GPUs   []GPU
 	// Processes have contexts on a GPU.
 	Processes []Process
+	// Errors are the counters of NVLinks; those of all others are 0.
+	Errors []LinkErrors
 	// Events are delivered once to each event set, in order: append only.
 	Events   []Event
 	Failures []Failure
@@ -44,6 +46,12 @@ type GPU struct {
 type Process struct {
 	GPU, PID int
 	Bytes    int64
+}
+
+// LinkErrors are the error counters of an NVLink of a GPU.
+type LinkErrors struct {
+	GPU, Link                int
+	Replays, Recoveries, CRC int64
 }
 
 // Event is an entry of nvmlEventSetWait: a type (nvmlEventType*) and its data,
@@ -121,6 +129,9 @@ func (d *Driver) Set(c Control) error {
 	}
 	for _, p := range c.Processes {
 		fmt.Fprintln(&b, "process", p.GPU, p.PID, p.Bytes)
+	}
+	for _, e := range c.Errors {
+		fmt.Fprintln(&b, "errors", e.GPU, e.Link, e.Replays, e.Recoveries, e.CRC)
 	}
 	for _, e := range c.Events {
 		fmt.Fprintln(&b, "event", e.GPU, e.Type, e.Data)

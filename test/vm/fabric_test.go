@@ -15,10 +15,10 @@ import (
 	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
 )
 
-// The healthy links of the bed: slow enough that they, and not the emulation, decide.
+// A healthy link of the bed is so slow that it decides, and not the emulation.
 const (
-	mbits = 10
-	delay = "10ms"
+	mbits   = 10
+	healthy = "rate 10mbit delay 10ms"
 )
 
 // shape gives the link of a port a rate, a delay and a loss, as it sends.
@@ -31,10 +31,11 @@ func (b *bed) shape(ctx context.Context, t *testing.T, node, rail int, netem str
 	}
 }
 
-func (b *bed) heal(ctx context.Context, t *testing.T) {
+// all gives all links the same.
+func (b *bed) all(ctx context.Context, t *testing.T, netem string) {
 	t.Helper()
 	for i := range b.ports {
-		b.shape(ctx, t, i/rails, i%rails, fmt.Sprintf("rate %dmbit delay %s", mbits, delay))
+		b.shape(ctx, t, i/rails, i%rails, netem)
 	}
 }
 
@@ -86,16 +87,16 @@ func TestFabricInGuests(t *testing.T) {
 		}
 	})
 	t.Run("healthy", func(t *testing.T) {
-		b.heal(ctx, t)
+		b.all(ctx, t, healthy)
 		if diff := cmp.Diff([]string(nil), b.faults(ctx, t)); diff != "" {
 			t.Errorf("faults (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("faults", func(t *testing.T) {
-		b.heal(ctx, t)
-		b.shape(ctx, t, 1, 0, fmt.Sprintf("rate %dmbit delay %s", mbits/5, delay))
+		b.all(ctx, t, healthy)
+		b.shape(ctx, t, 1, 0, "rate 2mbit delay 10ms")
 		b.shape(ctx, t, 2, 1, "loss 100%")
-		b.shape(ctx, t, 3, 0, fmt.Sprintf("rate %dmbit delay 200ms", mbits))
+		b.shape(ctx, t, 3, 0, "rate 10mbit delay 100ms")
 		want := []string{
 			"bandwidth: cable of node-1 rxe0 port 1", "failure: cable of node-2 rxe1 port 1",
 			"latency: cable of node-3 rxe0 port 1",
@@ -105,13 +106,13 @@ func TestFabricInGuests(t *testing.T) {
 		}
 	})
 	t.Run("collective", func(t *testing.T) {
-		b.heal(ctx, t)
-		healthy, err := b.collective(ctx, t, fabrictest.Run{Nodes: []int{0, 1, 2, 3}, Rail: -1})
+		b.all(ctx, t, "rate 20mbit")
+		whole, err := b.collective(ctx, t, fabrictest.Run{Nodes: []int{0, 1, 2, 3}, Rail: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.shape(ctx, t, 2, 1, fmt.Sprintf("rate %dmbit delay %s", mbits/5, delay))
-		got, err := fabrictest.Bisect(nodes, rails, healthy/2, func(r fabrictest.Run) (float64, error) {
+		b.shape(ctx, t, 2, 1, "rate 1mbit")
+		got, err := fabrictest.Bisect(nodes, rails, whole/2, func(r fabrictest.Run) (float64, error) {
 			return b.collective(ctx, t, r)
 		})
 		if err != nil || !got.Slow || !slices.Equal(got.Nodes, []int{2}) || got.Rail != 1 {

@@ -12,8 +12,8 @@ func (r *Report) degraded(node string) (out []Finding) {
 	for i := range r.Rest.DegradedLinks {
 		d := &r.Rest.DegradedLinks[i]
 		f := Finding{
-			Kind: Degraded, Node: node, HCA: d.HCA, ID: d.ID, Port: d.Port, End: d.End, What: d.What, Value: d.Value,
-			Limit: d.Limit + " (" + d.Source + ")", Since: wellknown.Moment(d.Since.Time),
+			Kind: Degraded, Node: node, HCA: d.HCA, ID: d.ID, Port: d.Port, Link: d.Link, End: d.End, What: d.What,
+			Value: d.Value, Limit: d.Limit + " (" + d.Source + ")", Since: wellknown.Moment(d.Since.Time),
 		}
 		if at := slices.IndexFunc(r.rails, func(r rail) bool {
 			of := r.device.Value()

@@ -55,8 +55,9 @@ type Finding struct {
 	Found    Switch `json:"found,omitzero"`
 	// Other is the other node of a Duplicate, or the group of a BadPath.
 	Other string `json:"other,omitempty"`
-	// End is switch for a Degraded link by the counters of the switch's port. What is its measure, Limit its limit with
-	// the limit's source, Value the value read last.
+	// Link is the Degraded link of a GPU to others, End switch for a link by the counters of the switch's port. What is
+	// its measure, Limit its limit with the limit's source, Value the value read last.
+	Link  string `json:"link,omitempty"`
 	End   string `json:"end,omitempty"`
 	What  string `json:"what,omitempty"`
 	Limit string `json:"limit,omitempty"`
@@ -79,7 +80,8 @@ func compareFindings(a, b Finding) int {
 	return cmp.Or(
 		strings.Compare(a.Node, b.Node), cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Plane, b.Plane),
 		strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(string(a.Kind), string(b.Kind)),
-		strings.Compare(a.Other, b.Other), strings.Compare(a.End, b.End), strings.Compare(a.What, b.What),
+		strings.Compare(a.Other, b.Other), strings.Compare(a.Link, b.Link), strings.Compare(a.End, b.End),
+		strings.Compare(a.What, b.What),
 	)
 }
 
@@ -97,7 +99,7 @@ func (f *Finding) Subject() string {
 	case device == "":
 		return rail
 	case f.Kind == Degraded && f.HCA == "":
-		return "GPU " + device
+		return strings.TrimSpace("GPU " + device + " " + f.Link)
 	case f.Port > 0:
 		return fmt.Sprintf("%s port %d (%s)", device, f.Port, rail)
 	default:

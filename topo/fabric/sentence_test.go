@@ -32,6 +32,10 @@ func TestSentence(t *testing.T) {
 			"mlx5_3 port 1 (rail 3) is degraded at the switch's end: symbol-errors above the limit, 1.0e-12 per bit (IBTA)",
 		},
 		{
+			fabric.Finding{Kind: fabric.Degraded, ID: "GPU-1", Link: "NVLink 3", What: "nvlink-crc-errors", Limit: "100 per second (DCGM)"},
+			"GPU GPU-1 NVLink 3 is degraded: nvlink-crc-errors above the limit, 100 per second (DCGM)",
+		},
+		{
 			fabric.Finding{Kind: fabric.Degraded, ID: "GPU-1", What: "pcie-width", Limit: "x16 (PCIe)"},
 			"GPU GPU-1 is degraded: pcie-width below x16 (PCIe)",
 		},

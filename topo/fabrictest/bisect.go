@@ -31,10 +31,10 @@ type bisection struct {
 	run   func(Run) (busbw float64, err error)
 }
 
-// Bisect looks for the node that slows a collective of n nodes, and for the node's slow rail, in at most 2 log2(n) + rails
-// runs: halves first, then one of the last pair beside a node outside it, then rails. limit is the least bus bandwidth
-// in GB/s; 0 takes MinBandwidth of the best run. run returns the bus bandwidth of a run, 0 if the collective failed; the
-// first error ends the search.
+// Bisect looks for the node that slows a collective of n nodes, and for the node's slow rail, in at most 2 log2(n) +
+// rails runs: halves first, then one of the last pair beside a node outside it, then rails. limit is the least bus
+// bandwidth in GB/s; 0 takes MinBandwidth of the best run. run returns the bus bandwidth of a run, 0 if the collective
+// failed; the first error ends the search.
 func Bisect(n, rails int, limit float64, run func(Run) (busbw float64, err error)) (Outcome, error) {
 	b := &bisection{Outcome: Outcome{Rail: -1}, limit: limit, run: run}
 	part := make([]int, n)

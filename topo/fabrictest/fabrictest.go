@@ -39,9 +39,8 @@ type Result struct {
 	// Gbps is the bandwidth, in 10^9 bits a second, and Latency the typical latency of a read, in microseconds. Both are
 	// 0 if the flow failed.
 	Gbps, Latency float64
-	// Failure explains why there is no result; Gone that a node gave way to a job, which says nothing about its fabric.
-	Failure string
-	Gone    bool
+	// Failure explains why there is no result. Gone is a node that gave way to a job, which says nothing about its fabric.
+	Failure, Gone string
 }
 
 // Kind is the kind of a place.

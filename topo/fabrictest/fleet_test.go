@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -43,10 +44,10 @@ func (f *fleet) through(flow Flow) bool {
 		if s.Place != f.slow {
 			continue
 		}
-		switch f.slow.Kind {
-		case Cable:
+		if f.slow.Kind == Cable {
 			return f.direction == 0 || s.receives == (f.direction == 2)
-		case Uplinks:
+		}
+		if f.slow.Kind == Uplinks {
 			hash := uint64(flow.From)*0x9E3779B97F4A7C15 ^ uint64(flow.To)*0xC2B2AE3D27D4EB4F
 			hash ^= hash >> 29
 			hash *= 0xBF58476D1CE4E5B9
@@ -89,11 +90,13 @@ func (f *fleet) test(t *testing.T) (faults []Fault, rounds int) {
 	return faults, rounds
 }
 
-// TestFleets names one fault in fleets of 16 to 1,024 nodes, whose seeds are fixed.
-func TestFleets(t *testing.T) {
-	const fleets = 100
+// fleets is the number of fleets of each test.
+var fleets = flag.Int("fleets", 35, "number of simulated fleets")
+
+// TestFaultsInFleets names one fault in each of some fleets of 16 to 1,024 nodes, whose seeds are fixed.
+func TestFaultsInFleets(t *testing.T) {
 	named, most := map[Kind]int{}, map[int]int{}
-	for seed := range uint64(fleets) {
+	for seed := range uint64(*fleets) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		nodes := 16 << (seed % 7)
 		f := newFleet(nodes, 8, 8, seed)
@@ -119,14 +122,14 @@ func TestFleets(t *testing.T) {
 		}
 	}
 	t.Logf("named exactly: %v; most rounds by nodes: %v", named, most)
-	if need := int(math.Ceil(0.99 * fleets)); named[""] < need {
-		t.Errorf("%d of %d named exactly, want at least %d", named[""], fleets, need)
+	if need := int(math.Ceil(0.99 * float64(*fleets))); named[""] < need {
+		t.Errorf("%d of %d named exactly, want at least %d", named[""], *fleets, need)
 	}
 }
 
 // TestHealthyFleets names nothing in fleets without a fault.
 func TestHealthyFleets(t *testing.T) {
-	for seed := range uint64(1000) {
+	for seed := range uint64(*fleets) * 10 {
 		f := newFleet(16<<(seed%3), 1+int(seed%8), 4, 1e6+seed)
 		if faults, _ := f.test(t); len(faults) > 0 {
 			t.Errorf("seed %d: %v", seed, faults)

@@ -22,8 +22,9 @@ type measure struct {
 	value, limit map[Flow]float64
 }
 
-// measures sorts flows into slow and good ones. A bandwidth is compared with the links', or with the usual one if that
-// is lower: a fabric in which all flows are equally slow has no slow place. A latency is compared with the usual one.
+// measures sorts flows into slow and good ones. A bandwidth is compared with the links', or with the usual one of like
+// flows if that is lower: a fabric in which all are equally slow has no slow place. A latency is compared with the
+// usual one.
 func measures(ports []Port, results []Result) []*measure {
 	newMeasure := func(what string) *measure {
 		return &measure{what: what, value: map[Flow]float64{}, limit: map[Flow]float64{}}
@@ -57,7 +58,8 @@ func (m *measure) add(r Result, value, limit float64, slow bool) {
 	m.slow, m.value[r.Flow], m.limit[r.Flow] = append(m.slow, r), value, limit
 }
 
-// usualValues returns the median bandwidth and latency of each sort of flows with enough of them.
+// usualValues returns the usual bandwidth and latency of each sort of flows, if there are enough: of HCAs alone the
+// median, and of pairs what the best tenth reaches, since of few nodes one bad one spoils most pairs.
 func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64) {
 	all := map[sort][]Result{}
 	for _, r := range results {
@@ -74,7 +76,13 @@ func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64)
 		for _, r := range results {
 			g, l = append(g, r.Gbps), append(l, r.Latency)
 		}
-		gbps[of], micros[of] = median(g), median(l)
+		slices.Sort(g)
+		slices.Sort(l)
+		best := (len(results) - 1) / 10
+		if of.self {
+			best = len(results) / 2
+		}
+		gbps[of], micros[of] = g[len(g)-1-best], l[best]
 	}
 	return gbps, micros
 }
@@ -154,50 +162,51 @@ func (m *measure) faults(ports []Port) (faults []Fault, left []Result) {
 		}
 	}
 	left = slices.Clone(m.slow)
-	for {
-		counts := m.counts(ports, left, cleared)
-		var most []Place
-		for p, n := range counts {
-			c := 1
-			if len(most) > 0 {
-				c = cmp.Or(cmp.Compare(n, counts[most[0]]), cmp.Compare(rank(most[0].Kind), rank(p.Kind)))
-			}
-			if c > 0 {
-				most = most[:0]
-			}
-			if c >= 0 {
-				most = append(most, p)
-			}
-		}
-		if len(most) == 0 {
-			return faults, left
-		}
-		slices.SortFunc(most, func(a, b Place) int {
-			return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Leaf, b.Leaf))
-		})
-		fault := Fault{Places: most, What: m.what}
+	for places := most(counts(ports, left, cleared)); places != nil; places = most(counts(ports, left, cleared)) {
+		fault := Fault{Places: places, What: m.what}
+		through := func(s step) bool { return slices.Contains(places, s.Place) && !cleared[s] }
 		left = slices.DeleteFunc(left, func(r Result) bool {
-			through := func(s step) bool { return slices.Contains(most, s.Place) && !cleared[s] }
-			if !slices.ContainsFunc(way(ports, r.Flow), through) {
-				return false
+			explained := slices.ContainsFunc(way(ports, r.Flow), through)
+			if explained {
+				fault.add(m, r)
 			}
-			fault.add(m, r)
-			return true
+			return explained
 		})
 		faults = append(faults, fault)
 	}
+	return faults, left
+}
+
+// most returns the places with the highest count, of these the smallest.
+func most(counts map[Place]int) (places []Place) {
+	for p, n := range counts {
+		c := 1
+		if len(places) > 0 {
+			c = cmp.Or(cmp.Compare(n, counts[places[0]]), cmp.Compare(rank(places[0].Kind), rank(p.Kind)))
+		}
+		if c > 0 {
+			places = places[:0]
+		}
+		if c >= 0 {
+			places = append(places, p)
+		}
+	}
+	slices.SortFunc(places, func(a, b Place) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Leaf, b.Leaf))
+	})
+	return places
 }
 
 // counts returns how many of the flows each place explains that no good flow clears. Uplinks explain flows that nothing
 // else explains, and only several with other leaves.
-func (m *measure) counts(ports []Port, flows []Result, cleared map[step]bool) map[Place]int {
-	counts, others := map[Place]int{}, map[Place]map[string]bool{}
+func counts(ports []Port, flows []Result, cleared map[step]bool) map[Place]int {
+	out, others := map[Place]int{}, map[Place]map[string]bool{}
 	for _, r := range flows {
 		steps := slices.DeleteFunc(way(ports, r.Flow), func(s step) bool { return cleared[s] })
 		only := !slices.ContainsFunc(steps, func(s step) bool { return s.Kind != Uplinks })
 		for _, s := range steps {
 			if s.Kind != Uplinks {
-				counts[s.Place]++
+				out[s.Place]++
 			} else if only {
 				if others[s.Place] == nil {
 					others[s.Place] = map[string]bool{}
@@ -206,14 +215,14 @@ func (m *measure) counts(ports []Port, flows []Result, cleared map[step]bool) ma
 			}
 		}
 	}
-	if len(counts) == 0 {
+	if len(out) == 0 {
 		for p, leaves := range others {
 			if len(leaves) > 2 { // Its own among them.
-				counts[p] = len(leaves) - 1
+				out[p] = len(leaves) - 1
 			}
 		}
 	}
-	return counts
+	return out
 }
 
 // rank orders kinds from the smallest place to the largest.

@@ -6,46 +6,39 @@ import (
 	"strings"
 )
 
-// perftestColumns returns the headings of perftest's values with the column of each.
-func perftestColumns() map[string]int {
-	return map[string]int{"BW average[Gb/sec]": 3, "t_typical[usec]": 4, "t_avg[usec] ": 2}
+// perftestColumn returns the column of the value below a header of perftest, -1 if it has none.
+func perftestColumn(header string) (column int) {
+	column = -1
+	for heading, at := range map[string]int{"BW average[Gb/sec]": 3, "t_typical[usec]": 4, "t_avg[usec]": 2} {
+		if strings.Contains(header, heading) {
+			column = max(column, at)
+		}
+	}
+	return column
 }
 
 // ParsePerftest reads the output of a program of perftest: the average bandwidth in Gb/s of one that ran with
 // --report_gbits, or the typical latency, or of a run by duration the average one, in microseconds. Of several sizes
 // the last one counts.
-func ParsePerftest(output string) (value float64, err error) {
-	column, found := -1, false
+func ParsePerftest(output string) (float64, error) {
+	column, value := -1, ""
 	for line := range strings.Lines(output) {
-		line = strings.TrimSpace(line) + " "
-		if strings.HasPrefix(line, "#bytes") {
-			column = -1
-			for heading, at := range perftestColumns() {
-				if strings.Contains(line, heading) && at > column {
-					column = at
-				}
-			}
-			if column < 0 {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		if fields[0] == "#bytes" {
+			if column = perftestColumn(line); column < 0 {
 				return 0, fmt.Errorf("unsupported columns of perftest: %s", strings.TrimSpace(line))
 			}
-			continue
+		} else if _, err := strconv.ParseUint(fields[0], 10, 64); err == nil && column >= 0 && len(fields) > column {
+			value = fields[column]
 		}
-		fields := strings.Fields(line)
-		if column < 0 || len(fields) <= column {
-			continue
-		}
-		if _, err := strconv.ParseUint(fields[0], 10, 64); err != nil {
-			continue
-		}
-		if value, err = number(fields[column]); err != nil {
-			return 0, fmt.Errorf("output of perftest: %w", err)
-		}
-		found = true
 	}
-	if !found {
+	if value == "" {
 		return 0, fmt.Errorf("the output of perftest has no results: %s", last(output))
 	}
-	return value, nil
+	return number(value)
 }
 
 // number reads a value that is not negative and not infinite.

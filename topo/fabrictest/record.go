@@ -22,7 +22,8 @@ func (t *Test) Record(tests []v1alpha1.LinkTest, node, versions string, at metav
 	faults, _ := t.Faults()
 	for i := range t.Ports {
 		p := &t.Ports[i]
-		if p.Node != node || !slices.ContainsFunc(t.results, func(r Result) bool { return (r.From == i || r.To == i) && !r.Gone }) {
+		measured := func(r Result) bool { return (r.From == i || r.To == i) && r.Gone == "" }
+		if p.Node != node || !slices.ContainsFunc(t.results, measured) {
 			continue
 		}
 		result := v1alpha1.LinkResult{

@@ -14,8 +14,8 @@ type Plan struct {
 	Across int
 }
 
-// DefaultPlan tests each direction of a cable with two partners, and with seven flows for each of a leaf's uplinks finds
-// a slow one in more than 99 of 100 fabrics.
+// DefaultPlan tests each direction of a cable with two partners, and with seven flows for each of a leaf's uplinks
+// finds a slow one in more than 99 of 100 fabrics.
 func DefaultPlan(uplinks int) Plan { return Plan{Pairs: 4, Across: 7 * uplinks} }
 
 // rail is what may be tested with each other: ports of one rail and plane, and of no other.

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
@@ -23,6 +24,8 @@ type End struct {
 	Port int32
 	// Netdev is the slave under a LAG.
 	Netdev string
+	// Link is a link of a GPU to others: NVLink 3.
+	Link string
 	// Side is [v1alpha1.SwitchEnd] for the switch's port, empty for the node's.
 	Side string
 }
@@ -34,8 +37,9 @@ type Reading struct {
 	Active bool
 	// RateGbps is the link's, in 10^9 bits a second; 0 if unknown.
 	RateGbps int32
-	// Counters are the port's, absent for a PCIe link.
+	// Counters are the port's, absent for a PCIe link. GPU are those of a link of a GPU to others, absent for all else.
 	Counters *v1alpha1.Counters
+	GPU      *machine.LinkErrors
 	// Bytes is the number of bytes that the port, or all ports of the device, have moved in both directions.
 	Bytes int64
 	// PCIe is the link between the device and the port above it, absent for a port.
@@ -97,7 +101,7 @@ func New(findings []v1alpha1.DegradedLink) *Tracker {
 	for i := range findings {
 		f := findings[i]
 		if r := ruleOf(f.What); r != nil {
-			t.known[key{End{f.HCA, f.ID, f.Port, f.Netdev, f.End}, f.What}] = &history{rule: r, finding: &f}
+			t.known[key{End{f.HCA, f.ID, f.Port, f.Netdev, f.Link, f.End}, f.What}] = &history{rule: r, finding: &f}
 		}
 	}
 	return t
@@ -154,7 +158,7 @@ func (t *Tracker) add(k key, at time.Time, s *sample) {
 	switch {
 	case h.finding == nil && s.begins(h):
 		h.finding = &v1alpha1.DegradedLink{
-			HCA: k.HCA, ID: k.ID, Port: k.Port, Netdev: k.Netdev, End: k.Side, What: k.what,
+			HCA: k.HCA, ID: k.ID, Port: k.Port, Netdev: k.Netdev, Link: k.Link, End: k.Side, What: k.what,
 			Value: s.evidence(h), Limit: s.limit, Source: s.source, Since: whole(h.since), Time: whole(at),
 		}
 	case s.ends(h):
@@ -168,7 +172,7 @@ func whole(at time.Time) metav1.Time { return metav1.NewTime(at.UTC().Truncate(t
 // maxFindings is the bound of a NodeTopology.
 const maxFindings = 64
 
-// Findings returns the links that are degraded, sorted by ID, port, netdev, end and measure.
+// Findings returns the links that are degraded, sorted by ID, port, netdev, link, end and measure.
 func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 	for _, h := range t.known {
 		if h.finding != nil {
@@ -177,7 +181,8 @@ func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 	}
 	slices.SortFunc(all, func(a, b v1alpha1.DegradedLink) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev),
-			strings.Compare(a.End, b.End), strings.Compare(a.What, b.What), strings.Compare(a.HCA, b.HCA))
+			machine.CompareNames(a.Link, b.Link), strings.Compare(a.End, b.End), strings.Compare(a.What, b.What),
+			strings.Compare(a.HCA, b.HCA))
 	})
 	return all[:min(len(all), maxFindings)]
 }
@@ -185,7 +190,7 @@ func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 // Same reports whether two lists are of the same measures of the same ends, with whatever values.
 func Same(a, b []v1alpha1.DegradedLink) bool {
 	return slices.EqualFunc(a, b, func(a, b v1alpha1.DegradedLink) bool {
-		return a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port && a.Netdev == b.Netdev && a.End == b.End &&
-			a.What == b.What
+		return a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port && a.Netdev == b.Netdev && a.Link == b.Link &&
+			a.End == b.End && a.What == b.What
 	})
 }

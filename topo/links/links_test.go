@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/links"
 )
@@ -52,6 +53,14 @@ func each(count func(n int64) v1alpha1.Counters, counts ...int64) (all []links.R
 	return all
 }
 
+// nvlinks are readings of a link of a GPU.
+func nvlinks(count func(n int64) machine.LinkErrors, counts ...int64) (all []links.Reading) {
+	for _, n := range counts {
+		all = append(all, links.Reading{End: links.End{ID: "GPU-1", Link: "NVLink 3"}, GPU: new(count(n))})
+	}
+	return all
+}
+
 func TestFindings(t *testing.T) {
 	downs := func(n int64) v1alpha1.Counters { return v1alpha1.Counters{LinkDowns: n} }
 	for _, tt := range []struct {
@@ -89,6 +98,11 @@ func TestFindings(t *testing.T) {
 		{
 			"uncorrected errors", each(func(n int64) v1alpha1.Counters { return v1alpha1.Counters{FECErrors: n} }, 0, 200, 400, 600), "...!",
 		},
+		{"CRC errors of an NVLink at DCGM's limit", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{CRC: n} }, 0, 3e4, 6e4, 9e4, 12e4), "....."},
+		{"above it", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{CRC: n} }, 0, 4e4, 8e4, 12e4), "...!"},
+		{"replays of an NVLink", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{Replays: n} }, 1, 2, 2, 3, 3, 4), ".....!"},
+		{"recoveries of an NVLink", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{Recoveries: n} }, 9, 9, 10, 11, 0, 1), "......"},
+		{"corrected errors of XGMI", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{Corrected: n} }, 0, 1, 2, 3), "...!"},
 		{"a narrow PCIe link", []links.Reading{slot(32, 8, 0), slot(32, 8, 0), slot(32, 8, 0), slot(32, 16, 0), slot(32, 16, 0), slot(32, 16, 0)}, "..!!!."},
 		{"an idle device saves power", []links.Reading{slot(2.5, 16, 0), slot(2.5, 16, 0), slot(2.5, 16, 1e9), slot(2.5, 16, 2e9)}, "...."},
 		{"a busy one does not", []links.Reading{slot(16, 16, 0), slot(16, 16, 1e12), slot(16, 16, 2e12), slot(16, 16, 3e12), slot(2.5, 16, 3e12)}, "...!!"},

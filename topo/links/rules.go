@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
@@ -14,8 +15,11 @@ type rule struct {
 	what, source string
 	// need of the last of readings must be bad for a finding, and the last clear readings good to end it.
 	need, of, clear int
-	// count is the counter of an error, nil for a state.
+	// count is the counter of an error of a port, gpu of one of a link of a GPU; both are nil for a state.
 	count func(*v1alpha1.Counters) int64
+	gpu   func(*machine.LinkErrors) int64
+	// rate is the most errors in a second, 0 for a limit by bit.
+	rate float64
 	// most is where the counter stops, by the kernel's PortCounters (drivers/infiniband/core/sysfs.c); 0 for a counter
 	// of 64 bits.
 	most int64
@@ -32,6 +36,9 @@ const (
 	pcie = "PCIe, the lower of both ends"
 	// A link that trains again in three readings of an hour is not one that was pulled.
 	ours = "heddle"
+	// Below 100 CRC errors a second NVLinks are as they should be (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR in NVIDIA's
+	// dcgm_gpu_hardware_limits.h).
+	dcgm = "DCGM"
 )
 
 // What is measured of a PCIe link.
@@ -40,12 +47,8 @@ const (
 	pcieSpeed = "pcie-speed"
 )
 
-// maxRatio is the highest ratio of errors to the bits of a link that is active, idle or not, and goodRatio the highest
-// that ends a finding.
-const (
-	maxRatio  = 1e-12
-	goodRatio = maxRatio / 10
-)
+// maxRatio is the highest ratio of errors to the bits of a link that is active, idle or not.
+const maxRatio = 1e-12
 
 // maxEvents is the highest number of readings with an event among the last ones of an event's rule.
 const maxEvents = 2
@@ -63,7 +66,18 @@ func rules() []rule {
 			what: what, source: ours, need: maxEvents + 1, of: 12, clear: 12, most: most, count: count, events: true,
 		}
 	}
+	link := func(what string, count func(*machine.LinkErrors) int64) rule {
+		r := event(what, 0, nil)
+		r.gpu = count
+		return r
+	}
+	crc := ratio("nvlink-crc-errors", dcgm, 0, nil)
+	crc.rate, crc.gpu = 100, func(e *machine.LinkErrors) int64 { return e.CRC }
 	return []rule{
+		crc,
+		link("nvlink-replays", func(e *machine.LinkErrors) int64 { return e.Replays }),
+		link("nvlink-recoveries", func(e *machine.LinkErrors) int64 { return e.Recoveries }),
+		link("xgmi-errors", func(e *machine.LinkErrors) int64 { return e.Corrected }),
 		ratio("symbol-errors", ibta, 1<<16-1, func(c *v1alpha1.Counters) int64 { return c.SymbolErrors }),
 		ratio("receive-errors", ibta, 1<<16-1, func(c *v1alpha1.Counters) int64 { return c.ReceiveErrors }),
 		ratio("icrc-errors", ieee, 0, func(c *v1alpha1.Counters) int64 { return c.ICRCErrors }),
@@ -101,21 +115,34 @@ func (s *sample) evidence(h *history) string {
 	return s.value
 }
 
+// total returns the counter of a rule in a reading; false if the reading does not have it.
+func (r *rule) total(in *Reading) (int64, bool) {
+	switch {
+	case r.count != nil && in.Counters != nil:
+		return r.count(in.Counters), true
+	case r.gpu != nil && in.GPU != nil:
+		return r.gpu(in.GPU), true
+	}
+	return 0, false
+}
+
 // samples judges a reading by the one before, taken some time earlier; known is false for the first of an end.
 func samples(now, was *Reading, known bool, since time.Duration) (all []sample) {
-	if now.Counters == nil {
+	if now.Counters == nil && now.GPU == nil {
 		return pcieSamples(now, was, known, since)
 	}
-	if !known || since <= 0 || was.Counters == nil {
+	if !known || since <= 0 {
 		return nil
 	}
 	list := rules()
 	for i := range list {
 		r := &list[i]
-		if r.count == nil {
+		before, had := r.total(was)
+		total, has := r.total(now)
+		if !had || !has {
 			continue
 		}
-		n, total := r.count(now.Counters)-r.count(was.Counters), r.count(now.Counters)
+		n := total - before
 		if n < 0 { // The driver was loaded again, or the counters were cleared: all of them start again.
 			return nil
 		}
@@ -124,10 +151,14 @@ func samples(now, was *Reading, known bool, since time.Duration) (all []sample) 
 		case n == 0 && r.most > 0 && total == r.most: // It counts no more.
 		case r.events:
 			s.level, s.limit = stateLevel(n > 0), fmt.Sprintf("in %d of %d readings", maxEvents, r.of)
+		case r.rate > 0:
+			rate := float64(n) / since.Seconds()
+			s.value, s.limit = perSecond(rate), perSecond(r.rate)
+			s.level = rateLevel(rate, r.rate)
 		case now.Active && now.RateGbps > 0:
 			ratio := float64(n) / (float64(now.RateGbps) * 1e9 * since.Seconds())
 			s.value, s.limit = perBit(ratio), perBit(maxRatio)
-			s.level = ratioLevel(ratio)
+			s.level = rateLevel(ratio, maxRatio)
 		}
 		all = append(all, s)
 	}
@@ -136,11 +167,14 @@ func samples(now, was *Reading, known bool, since time.Duration) (all []sample) 
 
 func perBit(ratio float64) string { return strconv.FormatFloat(ratio, 'e', 1, 64) + " per bit" }
 
-func ratioLevel(ratio float64) level {
+func perSecond(rate float64) string { return strconv.FormatFloat(rate, 'f', 0, 64) + " per second" }
+
+// rateLevel is good up to a tenth of the limit.
+func rateLevel(rate, limit float64) level {
 	switch {
-	case ratio > maxRatio:
+	case rate > limit:
 		return bad
-	case ratio > goodRatio:
+	case rate > limit/10:
 		return fair
 	}
 	return good

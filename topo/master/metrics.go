@@ -1,6 +1,9 @@
 package master
 
 import (
+	"cmp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +24,7 @@ type metrics struct {
 // Register adds the builder's metrics.
 func (b *Builder) Register(r prometheus.Registerer) {
 	m := &metrics{Builder: b, descs: map[string]*prometheus.Desc{}}
-	for _, d := range []struct{ name, help, label string }{
+	for _, d := range []struct{ name, help, labels string }{
 		{"generation", "Changes of the tree that this replica has seen.", ""},
 		{"nodes", "Nodes by status.", "status"},
 		{"groups", "Groups by kind.", "kind"},
@@ -34,12 +37,12 @@ func (b *Builder) Register(r prometheus.Registerer) {
 		},
 		{"gangs", "Gangs by state.", "state"},
 		{"suspects", "Nodes and groups on which several gangs failed, by state.", "state"},
+		{
+			"tested_bandwidth_ratio",
+			"Bandwidth of a port in its last heddle fabric test, as part of the expected one.", "node device port",
+		},
 	} {
-		var labels []string
-		if d.label != "" {
-			labels = append(labels, d.label)
-		}
-		m.descs[d.name] = prometheus.NewDesc("heddle_topology_"+d.name, d.help, labels, nil)
+		m.descs[d.name] = prometheus.NewDesc("heddle_topology_"+d.name, d.help, strings.Fields(d.labels), nil)
 	}
 	r.MustRegister(m)
 }
@@ -78,6 +81,12 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for _, n := range s.Nodes {
 		if n.Ignored() != "" {
 			ignored++
+		}
+		for _, t := range n.Tests() {
+			if last := &t.Results[0]; last.ExpectedGbps > 0 {
+				ratio := float64(last.Gbps) / float64(last.ExpectedGbps)
+				show("tested_bandwidth_ratio", ratio, n.Name, cmp.Or(t.Netdev, t.HCA), strconv.Itoa(int(t.Port)))
+			}
 		}
 	}
 	show("reports_ignored", float64(ignored))

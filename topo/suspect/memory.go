@@ -61,6 +61,8 @@ func PodOf(pod *corev1.Pod, gang string) Pod {
 type Fault struct {
 	Since  time.Time
 	Reason string
+	// Cables is true for cables, with which gangs run, but slower.
+	Cables bool
 }
 
 // FaultsOf returns what is wrong with a Node now.
@@ -69,10 +71,10 @@ func FaultsOf(node *corev1.Node) (out []Fault) {
 		c := &node.Status.Conditions[i]
 		switch {
 		case c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
-			out = append(out, Fault{c.LastTransitionTime.Time, "node not ready"})
+			out = append(out, Fault{Since: c.LastTransitionTime.Time, Reason: "node not ready"})
 		case c.Type == wellknown.ConditionDevices && c.Status == corev1.ConditionFalse,
 			c.Type == wellknown.ConditionFabric && c.Status == corev1.ConditionFalse:
-			out = append(out, Fault{c.LastTransitionTime.Time, c.Message})
+			out = append(out, Fault{c.LastTransitionTime.Time, c.Message, c.Type == wellknown.ConditionFabric})
 		}
 	}
 	return out
@@ -99,6 +101,8 @@ type Memory struct {
 	pods   map[types.UID]*Pod
 	gangs  map[string][]*Pod
 	faults map[string][]Fault
+	// cables has the nodes whose cables are bad now, tested whether each node's cables were measured.
+	cables, tested map[string]bool
 	// groups has the lowest group of each node.
 	groups map[string]string
 	// places has what is suspect at the time judged, the most suspect first, and own the nodes of each gang's failures,
@@ -111,7 +115,10 @@ type Memory struct {
 
 // NewMemory returns a memory of nothing.
 func NewMemory() *Memory {
-	return &Memory{pods: map[types.UID]*Pod{}, gangs: map[string][]*Pod{}, faults: map[string][]Fault{}}
+	return &Memory{
+		pods: map[types.UID]*Pod{}, gangs: map[string][]*Pod{}, faults: map[string][]Fault{}, cables: map[string]bool{},
+		tested: map[string]bool{},
+	}
 }
 
 // See takes the state of a pod over. A pod without a node or a start is not remembered.
@@ -154,11 +161,38 @@ func (m *Memory) Ended(gang string, now time.Time) bool {
 func (m *Memory) Node(name string, faults []Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.cables, name)
 	for _, f := range faults {
+		if f.Cables {
+			m.cables[name] = true
+		}
 		if !slices.Contains(m.faults[name], f) {
 			m.faults[name], m.stale = append(m.faults[name], f), true
 		}
 	}
+}
+
+// Tested takes over whether a node's cables were measured.
+func (m *Memory) Tested(name string, tested bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tested[name] = tested
+}
+
+// Untested returns the nodes whose cables were not measured, none if that is true of all.
+func (m *Memory) Untested() (nodes []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, tested := range m.tested {
+		if !tested {
+			nodes = append(nodes, name)
+		}
+	}
+	if len(nodes) == len(m.tested) {
+		return nil
+	}
+	slices.Sort(nodes)
+	return nodes
 }
 
 // Group takes over the lowest group of each node. The map is not to be changed.

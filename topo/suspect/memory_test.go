@@ -55,7 +55,7 @@ func remember(runs []run, faults []fault, rng *rand.Rand) *Memory {
 		}
 	}
 	for _, f := range faults {
-		news = append(news, func(m *Memory) { m.Node(f.node, []Fault{{at(f.since), "XID 79"}}) })
+		news = append(news, func(m *Memory) { m.Node(f.node, []Fault{{Since: at(f.since), Reason: "XID 79"}}) })
 	}
 	if rng != nil {
 		rng.Shuffle(len(news), func(i, j int) { news[i], news[j] = news[j], news[i] })
@@ -354,5 +354,36 @@ func TestForgetsManyFailures(t *testing.T) {
 	m.Places(at(300))
 	if got := len(m.gangs["g1"]); got != 2+2*maxFailures {
 		t.Errorf("%d pods are remembered", got)
+	}
+}
+
+// TestAvoidCables avoids a node while its cables are bad, after all suspects.
+func TestAvoidCables(t *testing.T) {
+	m := remember(scenarios()["both run elsewhere"].runs, nil, nil)
+	avoid := func() string {
+		nodes, sure := m.Avoid("x", at(122))
+		return fmt.Sprint(nodes, sure)
+	}
+	m.Node("n9", []Fault{{Since: at(1), Reason: "slow", Cables: true}})
+	if got := avoid(); got != "[n1 n9] 1" {
+		t.Errorf("avoids %s", got)
+	}
+	m.Node("n9", nil)
+	if got := avoid(); got != "[n1] 1" {
+		t.Errorf("avoids %s after the cable is good", got)
+	}
+}
+
+func TestUntested(t *testing.T) {
+	m := NewMemory()
+	for _, name := range []string{"c", "a", "b"} {
+		m.Tested(name, false)
+	}
+	if got := m.Untested(); got != nil {
+		t.Errorf("no node was tested: %v", got)
+	}
+	m.Tested("b", true)
+	if got := m.Untested(); fmt.Sprint(got) != "[a c]" {
+		t.Errorf("untested %v", got)
 	}
 }

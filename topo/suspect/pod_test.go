@@ -117,13 +117,13 @@ func TestFaultsOf(t *testing.T) {
 		want   []Fault
 	}{
 		{corev1.NodeReady, corev1.ConditionTrue, nil},
-		{corev1.NodeReady, corev1.ConditionFalse, []Fault{{at(1), "node not ready"}}},
-		{corev1.NodeReady, corev1.ConditionUnknown, []Fault{{at(1), "node not ready"}}},
+		{corev1.NodeReady, corev1.ConditionFalse, []Fault{{Since: at(1), Reason: "node not ready"}}},
+		{corev1.NodeReady, corev1.ConditionUnknown, []Fault{{Since: at(1), Reason: "node not ready"}}},
 		{corev1.NodeMemoryPressure, corev1.ConditionTrue, nil},
 		{wellknown.ConditionDevices, corev1.ConditionTrue, nil},
 		{wellknown.ConditionDevices, corev1.ConditionUnknown, nil},
-		{wellknown.ConditionDevices, corev1.ConditionFalse, []Fault{{at(1), "said so"}}},
-		{wellknown.ConditionFabric, corev1.ConditionFalse, []Fault{{at(1), "said so"}}},
+		{wellknown.ConditionDevices, corev1.ConditionFalse, []Fault{{Since: at(1), Reason: "said so"}}},
+		{wellknown.ConditionFabric, corev1.ConditionFalse, []Fault{{at(1), "said so", true}}},
 	} {
 		node := corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
 			Type: tt.kind, Status: tt.status, LastTransitionTime: metav1.NewTime(at(1)), Message: "said so",

@@ -18,7 +18,13 @@ func (w *Worker) followLinks(in *input) []v1alpha1.DegradedLink {
 	}
 	if now := in.counters; now != nil && now != w.scan {
 		in.far = in.farCounters()
-		w.links.Add(now.Time, in.readings())
+		readings := in.readings()
+		for uuid, all := range w.LinkCounters.Take() {
+			for link, e := range all {
+				readings = append(readings, links.Reading{End: links.End{ID: uuid, Link: link}, GPU: &e})
+			}
+		}
+		w.links.Add(now.Time, readings)
 		w.Metrics.congestion(w.scan, now)
 		w.scan, w.far = now, in.far
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
@@ -142,6 +143,44 @@ func TestDegradedAtTheSwitch(t *testing.T) {
 		read(1, 0)
 		if got := b.object.Spec.Skipped; len(got) != 1 || got[0].Name != "switch of mlx5_0 port 1" {
 			t.Errorf("skipped: %+v", got)
+		}
+	})
+}
+
+// An NVLink's errors are judged between two readings of the counters of ports.
+func TestDegradedLinkOfAGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.Counters = rdma.NewCounters(t.TempDir(), rdma.CountersEvery)
+		b.LinkCounters = gpu.NewLinkCounters()
+		read := func(errors int64) []v1alpha1.DegradedLink {
+			b.LinkCounters.Put("GPU-1", map[string]machine.LinkErrors{"NVLink 3": {CRC: errors}, "NVLink 4": {}})
+			b.Counters.Scan()
+			b.round(t)
+			if !b.LinkCounters.Due("GPU-1") {
+				t.Error("the counters were not taken")
+			}
+			<-time.After(rdma.CountersEvery)
+			return b.object.Spec.DegradedLinks
+		}
+		want := v1alpha1.DegradedLink{
+			ID: "GPU-1", Link: "NVLink 3", What: "nvlink-crc-errors", Value: "1000 per second", Limit: "100 per second", Source: "DCGM",
+		}
+		for i := range int64(4) {
+			found := read(300e3 * i)
+			if i < 3 && len(found) > 0 {
+				t.Errorf("after %d readings: %+v", i+1, found)
+			}
+			ignore := cmpopts.IgnoreFields(v1alpha1.DegradedLink{}, "Time", "Since")
+			if i == 3 && !cmp.Equal([]v1alpha1.DegradedLink{want}, found, ignore) {
+				t.Error(cmp.Diff([]v1alpha1.DegradedLink{want}, found, ignore))
+			}
+		}
+		for range 5 {
+			read(900e3)
+		}
+		if found := read(900e3); len(found) > 0 {
+			t.Errorf("after six good readings: %+v", found)
 		}
 	})
 }

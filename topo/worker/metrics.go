@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -53,8 +54,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"source"}),
 		degraded: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "degraded_link",
-			Help: "1 for each end of a link that is worse than its limit; end is node or switch.",
-		}, []string{"device", "port", "end", "what"}),
+			Help: "1 for each end of a link that is worse than its limit; what begins with switch at the switch's end.",
+		}, []string{"device", "port", "what"}),
 		traffic: with.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "heddle", Subsystem: "topology", Name: "port_congestion",
 			Help: "Transmit waits (ticks) and PFC pause frames of a port per second, between the last two readings.",
@@ -101,8 +102,8 @@ func (m *Metrics) degradedLinks(found []v1alpha1.DegradedLink) {
 	m.degraded.Reset()
 	for i := range found {
 		f := &found[i]
-		device, end := cmp.Or(f.Netdev, f.HCA, f.ID), cmp.Or(f.End, "node")
-		m.degraded.WithLabelValues(device, strconv.Itoa(int(f.Port)), end, f.What).Set(1)
+		device, port := cmp.Or(f.Netdev, f.HCA, f.ID), cmp.Or(f.Link, strconv.Itoa(int(f.Port)))
+		m.degraded.WithLabelValues(device, port, strings.TrimSpace(f.End+" "+f.What)).Set(1)
 	}
 }
 

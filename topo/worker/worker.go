@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/links"
@@ -42,6 +43,8 @@ type Options struct {
 	Changed notify.Signal
 	// Counters are the ports' errors; nil for none.
 	Counters *rdma.Counters
+	// LinkCounters are the errors of the GPUs' links; nil for none.
+	LinkCounters *gpu.LinkCounters
 	// Publisher is not used by Pass.
 	Publisher *Publisher
 	// Interval is the longest time between two passes.

@@ -202,12 +202,18 @@ type DegradedLink struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Netdev string `json:"netdev,omitempty"`
+	// Link is the link of the GPU to other GPUs, by the driver's number: NVLink 3; XGMI for all of a GPU together.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^\PC*$`
+	Link string `json:"link,omitempty"`
 	// End is switch if the counters are of the switch's port; absent for the node's end.
 	// +optional
 	// +kubebuilder:validation:Enum=switch
 	End string `json:"end,omitempty"`
 	// What is the measure: symbol-errors, receive-errors, icrc-errors, crc-errors, fec-errors,
-	// link-downs, link-error-recoveries, pcie-width or pcie-speed.
+	// link-downs, link-error-recoveries, pcie-width, pcie-speed, nvlink-crc-errors, nvlink-replays,
+	// nvlink-recoveries or xgmi-errors.
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z-]+$`
 	What string `json:"what"`

@@ -36,7 +36,7 @@ func TestBadInput(t *testing.T) {
 		},
 		{"the GPU is being reset", func(r *rig) { r.Write(r.pci("current_compute_partition"), "UNKNOWN") }, `is "UNKNOWN"`, ""},
 		{"a mode of another tongue", func(r *rig) { r.Write(r.pci("current_memory_partition"), "../../x") }, `is "../../x"`, ""},
-		{"an invalid RAS counter", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "?") }, "RAS block umc: no uncorrectable", ""},
+		{"an invalid RAS counter", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "?") }, `RAS block umc: no "ue" in "?"`, ""},
 		{
 			"uncorrectable errors", func(r *rig) { r.Write(r.pci("ras/umc_err_count"), "ue: 2\nce: 9") },
 			"", "unhealthy: RAS counts 2 uncorrectable errors of umc",

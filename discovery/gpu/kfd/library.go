@@ -23,13 +23,14 @@ import (
 type Library struct {
 	fs      sysfs.FS
 	devRoot string
+	links   *gpu.LinkCounters
 	// now is the topology that Open found; calls of GPU may run at once.
 	now atomic.Pointer[topology]
 }
 
 // New returns the GPUs of the machine with the sysfs and /dev of the options.
 func New(o gpu.Options) *Library {
-	return &Library{fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev")}
+	return &Library{fs: sysfs.New(cmp.Or(o.SysfsRoot, "/sys")), devRoot: cmp.Or(o.DevRoot, "/dev"), links: o.LinkCounters}
 }
 
 // Open implements [gpu.Library]: it reads the topology, so that GPUs and
@@ -81,6 +82,9 @@ func (l *Library) GPU(index int) (machine.GPU, error) {
 	incomplete.Note(gpu.PartPartitions, err)
 	g.Attributes = attributes(&g, d)
 	g.Health = l.health(dir, incomplete)
+	if l.links.Due(g.UUID) {
+		l.links.Put(g.UUID, l.linkErrors(dir))
+	}
 	return g, incomplete.Err()
 }
 
@@ -95,6 +99,15 @@ func (l *Library) health(dir string, incomplete gpu.IncompleteError) machine.Hea
 		return machine.Health{State: machine.Unhealthy, Cause: machine.UncorrectableErrors, Reason: counted}
 	}
 	return machine.Health{State: machine.Healthy}
+}
+
+// linkErrors reads the corrected errors of all XGMI links of a GPU; uncorrectable ones make it unhealthy.
+func (l *Library) linkErrors(dir string) map[string]machine.LinkErrors {
+	n, err := parseErrors(l.fs.Text(dir+"/ras/xgmi_wafl_err_count"), "ce")
+	if err != nil || n > math.MaxInt64 {
+		return nil
+	}
+	return map[string]machine.LinkErrors{"XGMI": {Corrected: int64(n)}}
 }
 
 // identity returns "GPU-" and unique_id as ROCm writes it (ROCR_VISIBLE_DEVICES takes
@@ -171,7 +184,7 @@ func (l *Library) faults(dir string, incomplete gpu.IncompleteError) string {
 		}
 		var n uint64
 		if err == nil {
-			n, err = parseErrors(text)
+			n, err = parseErrors(text, "ue")
 		}
 		if err != nil {
 			incomplete.Note(gpu.PartECC, fmt.Errorf("RAS block %s: %w", block, err))

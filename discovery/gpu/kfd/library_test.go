@@ -187,3 +187,21 @@ func TestOtherKernels(t *testing.T) {
 		t.Errorf("a counter that cannot be read: %s, skipped %v", m.GPUs[0].Health, m.Skipped)
 	}
 }
+
+// The corrected errors of XGMI are read once after each Take; a GPU whose kernel counts none has no link.
+func TestLinkErrors(t *testing.T) {
+	r := newRig(t)
+	counters := gpu.NewLinkCounters()
+	r.Write(r.pci("ras/xgmi_wafl_err_count"), "ue: 0\nce: 12")
+	h := host.New(host.Options{SysfsRoot: r.Sys(), DevRoot: r.Dev(), ProcRoot: r.Proc(), LinkCounters: counters})
+	m := h.Scan(t.Context())
+	want := map[string]map[string]machine.LinkErrors{
+		m.GPUs[0].UUID: {"XGMI": {Corrected: 12}}, m.GPUs[1].UUID: nil,
+	}
+	if diff := cmp.Diff(want, counters.Take()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if again := counters.Take(); len(again) != 0 {
+		t.Errorf("taken twice: %v", again)
+	}
+}

@@ -72,17 +72,17 @@ func readEach(fs sysfs.FS, dir string, names ...string) (all []properties, err e
 //	ue: 0
 //	ce: 12
 //
-// The first is the uncorrectable errors since the driver was loaded.
-func parseErrors(text string) (uncorrectable uint64, err error) {
+// These are the uncorrectable errors since the driver was loaded, and the corrected ones; kind is the one to return.
+func parseErrors(text, kind string) (n uint64, err error) {
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name != "ue" {
+		if name != kind {
 			continue
 		}
-		if uncorrectable, err = strconv.ParseUint(strings.TrimSpace(value), 10, 64); err != nil {
-			return 0, fmt.Errorf("parse uncorrectable errors: %w", err)
+		if n, err = strconv.ParseUint(strings.TrimSpace(value), 10, 64); err != nil {
+			return 0, fmt.Errorf("parse %s: %w", kind, err)
 		}
-		return uncorrectable, nil
+		return n, nil
 	}
-	return 0, fmt.Errorf("no uncorrectable errors in %.60q", text)
+	return 0, fmt.Errorf("no %q in %.60q", kind, text)
 }

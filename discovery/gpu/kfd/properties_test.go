@@ -7,12 +7,12 @@ import (
 
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]uint64{"ue: 3\nce: 1\n": 3, "ce: 4\nue: 0\n": 0, "ue: 1\nce: 0\nde: 7\n": 1} {
-		if got, err := parseErrors(text); got != want || err != nil {
+		if got, err := parseErrors(text, "ue"); got != want || err != nil {
 			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "ue", "ue: -1", "query error", "ue: many"} {
-		if got, err := parseErrors(text); err == nil {
+		if got, err := parseErrors(text, "ue"); err == nil {
 			t.Errorf("%q is %d", text, got)
 		}
 	}
@@ -37,7 +37,7 @@ func FuzzParseProperties(f *testing.F) {
 		if linked := linkOf("0000:05:00.0", p); linked.Links < 1 || linked.Links > maxLinks || linked.MBps != nil && *linked.MBps <= 0 {
 			t.Errorf("link %+v of %q", linked, text)
 		}
-		if _, err := parseErrors(text); err == nil && !strings.Contains(text, "ue") {
+		if _, err := parseErrors(text, "ue"); err == nil && !strings.Contains(text, "ue") {
 			t.Errorf("%q has a counter", text)
 		}
 		_ = architecture(p["gfx_target_version"])

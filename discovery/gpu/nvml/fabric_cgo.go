@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -107,6 +108,7 @@ func (l *Library) links(device nvml.Device, g *machine.GPU) error {
 		return nil
 	}
 	count := map[string]int{}
+	var active []int
 	var errs []error
 	for i := range nvml.NVLINK_MAX_LINKS {
 		state, ret := device.GetNvLinkState(i)
@@ -123,11 +125,15 @@ func (l *Library) links(device nvml.Device, g *machine.GPU) error {
 		if state != nvml.FEATURE_ENABLED {
 			continue
 		}
+		active = append(active, i)
 		peer, err := l.peer(device, nvlink{g.UUID, i})
 		if peer != "" {
 			count[peer]++
 		}
 		errs = append(errs, err)
+	}
+	if l.options.LinkCounters.Due(g.UUID) {
+		l.options.LinkCounters.Put(g.UUID, linkErrors(device, active))
 	}
 	if len(count) == 0 {
 		return errors.Join(errs...)
@@ -199,4 +205,51 @@ func linkSpeed(device nvml.Device) (int64, error) {
 		}
 	}
 	return 0, err
+}
+
+// linkErrors reads the error counters of links by one call. Blackwell and later count recoveries by another field and
+// have no replays. A link without any counter is left out.
+func linkErrors(device nvml.Device, active []int) map[string]machine.LinkErrors {
+	fields := []uint32{
+		nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY, nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY, nvml.FI_DEV_NVLINK_ERROR_DL_CRC,
+		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+	}
+	var values []nvml.FieldValue
+	for _, i := range active {
+		for _, field := range fields {
+			values = append(values, nvml.FieldValue{FieldId: field, ScopeId: uint32(i)}) //nolint:gosec // A few.
+		}
+	}
+	all := map[string]machine.LinkErrors{}
+	if len(values) == 0 || device.GetFieldValues(values) != nvml.SUCCESS {
+		return all
+	}
+	for _, v := range values {
+		n, ok := counted(&v)
+		if !ok {
+			continue
+		}
+		link := fmt.Sprintf("NVLink %d", v.ScopeId)
+		e := all[link]
+		switch v.FieldId {
+		case nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY:
+			e.Replays = n
+		case nvml.FI_DEV_NVLINK_ERROR_DL_CRC:
+			e.CRC = n
+		default:
+			e.Recoveries = max(e.Recoveries, n)
+		}
+		all[link] = e
+	}
+	return all
+}
+
+// counted reads a counter, of 32 or 64 bits.
+func counted(v *nvml.FieldValue) (int64, bool) {
+	n, kind := binary.NativeEndian.Uint64(v.Value[:]), nvml.ValueType(v.ValueType) //nolint:gosec // NVML's own cast.
+	if kind == nvml.VALUE_TYPE_UNSIGNED_INT {
+		n = uint64(binary.NativeEndian.Uint32(v.Value[:]))
+	}
+	is := v.NvmlReturn == uint32(nvml.SUCCESS) && kind != nvml.VALUE_TYPE_DOUBLE && n <= math.MaxInt64
+	return int64(n), is //nolint:gosec // Bounded.
 }

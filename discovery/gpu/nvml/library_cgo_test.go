@@ -238,3 +238,36 @@ func TestSystem(t *testing.T) {
 		}
 	}
 }
+
+// Blackwell's drivers count recoveries by another field; a link without any counter is left out.
+func TestLinkErrors(t *testing.T) {
+	d := device()
+	d.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
+		for i := range values {
+			v := &values[i]
+			v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+			set := func(kind nvml.ValueType, n uint64) {
+				v.NvmlReturn, v.ValueType = uint32(nvml.SUCCESS), uint32(kind)
+				binary.NativeEndian.PutUint64(v.Value[:], n)
+			}
+			switch {
+			case v.ScopeId == 0 && v.FieldId == nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS:
+				set(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, 7)
+			case v.ScopeId == 1 && v.FieldId == nvml.FI_DEV_NVLINK_ERROR_DL_CRC:
+				set(nvml.VALUE_TYPE_UNSIGNED_INT, 1<<40|9)
+			case v.ScopeId == 1 && v.FieldId == nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY:
+				set(nvml.VALUE_TYPE_DOUBLE, 1)
+			case v.ScopeId == 2:
+				set(nvml.VALUE_TYPE_UNSIGNED_LONG, 1<<63)
+			}
+		}
+		return nvml.SUCCESS
+	}
+	want := map[string]machine.LinkErrors{"NVLink 0": {Recoveries: 7}, "NVLink 1": {CRC: 9}}
+	if diff := cmp.Diff(want, linkErrors(d, []int{0, 1, 2, 3})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := linkErrors(d, nil); len(got) != 0 {
+		t.Errorf("no links: %v", got)
+	}
+}

@@ -22,6 +22,7 @@
  *                                      the number of instances; ARG of a failure
  *                                      may be an instance's number
  *   process N PID BYTES                PID 0: memory of no process that the driver lists
+ *   errors N LINK REPLAYS RECOVERIES CRC
  *   event N TYPE DATA                  delivered once, in order, to each event set
  *   fail FUNCTION N ARG RETURN         N or ARG -1: any; FUNCTION without "nvml"
  *   slow FUNCTION N MILLISECONDS
@@ -566,6 +567,27 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, unsigned link, 
 	return NVML_ERROR_NOT_SUPPORTED;
 }
 
+/* link_errors answers for one counter of a link, as drivers before Blackwell's GPUs do. */
+static void link_errors(nvmlDevice_t d, nvmlFieldValue_t *value) {
+	char line[LINE];
+	int n;
+	unsigned link;
+	unsigned long long replays, recoveries, crc;
+	if (value->scopeId >= (unsigned)d.handle->links) {
+		value->nvmlReturn = NVML_ERROR_INVALID_ARGUMENT;
+		return;
+	}
+	value->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+	FILE *f = control(NULL);
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "errors %d %u %llu %llu %llu", &n, &link, &replays, &recoveries, &crc) == 5 &&
+		    n == d.handle->index && link == value->scopeId)
+			value->value.ullVal = value->fieldId == NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY ? replays
+			                    : value->fieldId == NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY ? recoveries : crc;
+	if (f)
+		fclose(f);
+}
+
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int count, nvmlFieldValue_t *values) {
 	DEVICE(d, -1);
 	for (int i = 0; i < count; i++) {
@@ -575,6 +597,9 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int count, nvmlFieldValue_
 		switch (values[i].fieldId) {
 		case NVML_FI_DEV_NVLINK_GET_SPEED: values[i].value.uiVal = 26562; break;
 		case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: break;
+		case NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY:
+		case NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY:
+		case NVML_FI_DEV_NVLINK_ERROR_DL_CRC: link_errors(d, &values[i]); break;
 		default: values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
 		}
 	}

@@ -1,5 +1,5 @@
 // Package agent runs the programs of a fabric test in the pods of the test: perftest, and a collective's launcher and
-// its daemons. Whoever has the key of the test may run any program, nobody else may connect.
+// its daemons. A client with the key of the test may run any program; without it none can connect.
 package agent
 
 import (
@@ -109,6 +109,9 @@ func Serve(ctx context.Context, l net.Listener, config *tls.Config) error {
 		outcome := succeeded
 		if err := run(r.Context(), &command, flusher{w, out}); err != nil {
 			outcome = err.Error()
+		}
+		if ctx.Err() != nil {
+			panic(http.ErrAbortHandler) // The agent's end ended the program, which is not its outcome.
 		}
 		w.Header().Set(exitHeader, outcome)
 	})

@@ -77,7 +77,7 @@ func (n *Nodes) flow(ctx context.Context, ports []fabrictest.Port, program strin
 	}
 	switch {
 	case err != nil:
-		r.Failure, r.Gone = program+": "+err.Error(), errors.Is(err, ErrGone)
+		r.Failure, r.Gone = program+": "+err.Error(), n.gone(ctx, ports[r.From].Node, ports[r.To].Node)
 	case program == "ib_read_lat":
 		r.Latency = value
 	case value == 0: // By duration, perftest succeeds without a single write.
@@ -85,6 +85,16 @@ func (n *Nodes) flow(ctx context.Context, ports []fabrictest.Port, program strin
 	default:
 		r.Gbps = value
 	}
+}
+
+// gone returns the first of the nodes whose agent does not answer: the other end of its flows fails.
+func (n *Nodes) gone(ctx context.Context, nodes ...string) string {
+	for _, node := range nodes {
+		if _, err := n.Run(ctx, node, nil, nil); errors.Is(err, ErrGone) {
+			return node
+		}
+	}
+	return ""
 }
 
 // perftest runs a server at the end of a flow and a client at its start, and returns the client's output.
@@ -148,7 +158,7 @@ func (n *Nodes) Run(ctx context.Context, node string, args, env []string) (strin
 	case failed:
 		return out.String(), fmt.Errorf("node %s: %w: %s", node, exit, reason(out.String()))
 	case err != nil && ctx.Err() != nil:
-		return out.String(), fmt.Errorf("node %s: %s: no result in time", node, args[0])
+		return out.String(), fmt.Errorf("node %s: no result in time", node)
 	case err != nil:
 		return out.String(), fmt.Errorf("node %s: %w: %w", node, ErrGone, err)
 	}

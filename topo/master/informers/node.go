@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/topo/suspect"
 )
@@ -169,6 +170,14 @@ func (s *NodeState) Believed() *Report {
 		return nil
 	}
 	return s.Report
+}
+
+// Tests returns the last result of each port of a believed report that was tested.
+func (s *NodeState) Tests() []v1alpha1.LinkTest {
+	if r := s.Believed(); r != nil {
+		return r.Tests
+	}
+	return nil
 }
 
 // Ignored returns the reason for ignoring the report. It is empty for a valid or missing report.

@@ -68,9 +68,12 @@ func (r *Report) keep(old *Report) *Report {
 func readReport(t *v1alpha1.NodeTopology) *Report {
 	spec := t.Spec
 	spec.DegradedLinks = slices.Concat(spec.DegradedLinks, fabrictest.Degraded(t.Status.Tests, spec.Rails))
-	r := &Report{Report: fabric.Read(&spec), Name: t.Name, Tests: t.Status.Tests}
-	for i := range r.Tests {
-		r.Tests[i].Results = r.Tests[i].Results[:1]
+	r := &Report{Report: fabric.Read(&spec), Name: t.Name}
+	for _, test := range t.Status.Tests {
+		if len(test.Results) > 0 {
+			test.Results = test.Results[:1:1]
+			r.Tests = append(r.Tests, test)
+		}
 	}
 	// A worker that makes a report writes its first heartbeat an hour later.
 	if at := cmp.Or(t.Status.HeartbeatTime, &t.CreationTimestamp); !at.IsZero() {

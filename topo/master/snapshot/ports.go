@@ -71,9 +71,8 @@ func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
 			continue
 		}
 		var spec v1alpha1.NodeTopologySpec
-		var tests []v1alpha1.LinkTest
 		if r := n.Believed(); r != nil {
-			spec, tests = *r.Spec(), r.Tests
+			spec = *r.Spec()
 		}
 		group := ""
 		for _, h := range holders {
@@ -81,7 +80,7 @@ func (s *Snapshot) Ports(q PortQuery) (*PortList, bool) {
 				group = h.Name
 			}
 		}
-		p.node(e, group, &spec, tests)
+		p.node(e, group, &spec, n.Tests())
 	}
 	return &p.out, true
 }

@@ -42,6 +42,7 @@ func (c *Controller) watch() (err error) {
 	if _, err = core.Nodes().Informer().AddEventHandler(handler(
 		func(node *corev1.Node) {
 			c.Suspects.Node(node.Name, suspect.FaultsOf(node))
+			c.Suspects.Tested(node.Name, node.Labels[wellknown.FabricTested] != "")
 			c.Cache.NodeChanged(node.Name, node)
 		},
 		func(node *corev1.Node) {

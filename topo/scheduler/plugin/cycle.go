@@ -318,7 +318,8 @@ func (p *Plugin) plan(ctx context.Context, r *planner.Request, mayPreempt bool) 
 	return plan
 }
 
-// planAround plans without nodes on which gangs failed, if others have room.
+// planAround plans without nodes on which gangs failed or with bad cables, and rather with those whose cables were
+// measured, if others have room.
 func (p *Plugin) planAround(r *planner.Request) planner.Plan {
 	var suspects []string
 	sure := 0
@@ -327,7 +328,7 @@ func (p *Plugin) planAround(r *planner.Request) planner.Plan {
 		suspects = append(suspects, nodes...)
 		sure = cmp.Or(sure, certain)
 	}
-	return p.planner.PlanAround(r, suspects, sure)
+	return p.planner.PlanAround(r, append(suspects, p.suspects.Untested()...), sure)
 }
 
 // observe adds the time of a plan or a search to the metric.

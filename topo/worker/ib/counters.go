@@ -21,9 +21,6 @@ const (
 	offPortSelect            = 1
 )
 
-// switchCounters is the name under which a missing answer of a switch is reported.
-const switchCounters = "counters of the switches"
-
 var errNoServices = errors.New("the device has no queue pair 1")
 
 // answer is the outcome of asking one port.

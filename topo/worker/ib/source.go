@@ -109,7 +109,7 @@ func (s *Source) Discover(ctx context.Context, q worker.Query) worker.Report {
 		}
 	}
 	if s.uncounted != "" {
-		r.Skip(switchCounters, s.uncounted)
+		r.Skip("counters of the switches", s.uncounted)
 	}
 	s.uplinks(ctx, &q, &r, ports)
 	return r

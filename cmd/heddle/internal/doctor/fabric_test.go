@@ -29,7 +29,8 @@ func TestSourcesAreExplained(t *testing.T) {
 	far := slow
 	far.End = v1alpha1.SwitchEnd
 	narrow := v1alpha1.DegradedLink{
-		ID: "GPU-1", What: "pcie-width", Value: "x8", Limit: "x16", Source: "PCIe", Since: silent.Since,
+		ID: "GPU-1", Link: "NVLink 3", What: "nvlink-crc-errors", Value: "1000 per second", Limit: "100 per second",
+		Source: "DCGM", Since: silent.Since,
 	}
 	for _, tt := range []struct {
 		name     string
@@ -47,7 +48,8 @@ func TestSourcesAreExplained(t *testing.T) {
 				"the limit is 1.0e-12 per bit (IBTA)",
 			"link of mlx5_0 port 1, the switch's end: is degraded since 2023-11-14T22:13:20Z: symbol-errors is 3.1e-11 per bit, " +
 				"the limit is 1.0e-12 per bit (IBTA)",
-			"link of GPU GPU-1: is degraded since 2023-11-14T22:13:20Z: pcie-width is x8, the limit is x16 (PCIe)",
+			"link of GPU GPU-1 NVLink 3: is degraded since 2023-11-14T22:13:20Z: nvlink-crc-errors is 1000 per second, " +
+				"the limit is 100 per second (DCGM)",
 		}, 3},
 		{"silent", v1alpha1.NodeTopologySpec{Rails: []v1alpha1.Rail{cabled}, Stale: []v1alpha1.StaleSource{silent}}, []string{
 			"source cluster-manager: is silent since 2023-11-14T22:13:20Z: it answers 503",

@@ -255,7 +255,7 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 	}
 	for i := range nt.Spec.DegradedLinks {
 		d := &nt.Spec.DegradedLinks[i]
-		name := cmp.Or(d.Netdev, d.HCA, "GPU "+d.ID)
+		name := cmp.Or(d.Netdev, d.HCA, strings.TrimSpace("GPU "+d.ID+" "+d.Link))
 		if d.Port > 0 {
 			name += fmt.Sprintf(" port %d", d.Port)
 		}

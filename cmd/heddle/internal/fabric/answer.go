@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/fabrictest"
@@ -35,7 +34,6 @@ type Answer struct {
 	Collective  *Collective `json:"collective,omitempty"`
 
 	planned bool
-	groups  []string
 }
 
 // Fault is a slow part of the fabric.
@@ -77,9 +75,9 @@ func (c *Collective) fault(limit float64) Fault {
 }
 
 // plan describes a test without running it.
-func (t *test) plan(groups []string) *Answer {
+func (t *test) plan() *Answer {
 	var ports []fabrictest.Port
-	a := &Answer{planned: true, groups: groups, Faults: []Fault{}}
+	a := &Answer{planned: true, Faults: []Fault{}}
 	for _, n := range t.nodes {
 		a.Nodes, ports = append(a.Nodes, n.name), append(ports, n.ports...)
 	}
@@ -118,9 +116,8 @@ func (a *Answer) add(t *fabrictest.Test) {
 func (a *Answer) text() string {
 	var b strings.Builder
 	if a.planned {
-		fmt.Fprintf(&b, "%s with %s in %s: %s, at least %s.\nNothing was created.\n", cli.Count(len(a.Nodes), "node"),
-			cli.Count(a.Ports, "port"), cli.First(a.groups, 4, ", "), cli.Count(a.Rounds, "round"),
-			time.Duration(a.Seconds)*time.Second)
+		fmt.Fprintf(&b, "%s with %s: %s, at least %s.\nNothing was created.\n", cli.Count(len(a.Nodes), "node"),
+			cli.Count(a.Ports, "port"), cli.Count(a.Rounds, "round"), time.Duration(a.Seconds)*time.Second)
 		return b.String()
 	}
 	if len(a.Faults) > 0 {
@@ -155,28 +152,26 @@ func (t *test) write(ctx context.Context, pairs *fabrictest.Test) error {
 	at := metav1.NewTime(time.Now().UTC().Truncate(time.Second))
 	for _, n := range t.nodes {
 		tests := pairs.Record(n.tests, n.name, n.versions, at)
-		if slices.EqualFunc(tests, n.tests, func(a, b v1alpha1.LinkTest) bool {
-			return len(a.Results) == len(b.Results) && a.Results[0].Time.Equal(&b.Results[0].Time)
-		}) {
-			continue // Nothing was measured.
+		least := int32(-1) // Of the ports that were measured.
+		for i := range tests {
+			if r := &tests[i].Results[0]; r.Time.Equal(&at) && (least < 0 || r.Gbps < least) {
+				least = r.Gbps
+			}
 		}
-		path := "/apis/" + v1alpha1.Resource().GroupVersion().String() + "/" + v1alpha1.Resource().Resource + "/" + n.name + "/status"
-		if err := t.patch(ctx, path, map[string]any{"status": map[string]any{"tests": tests}}); err != nil {
+		if least < 0 {
+			continue
+		}
+		status := map[string]any{"status": map[string]any{"tests": tests}}
+		if err := t.patch(ctx, nodeTopologies+"/"+n.name+"/status", status); err != nil {
 			return fmt.Errorf("write the results of node %s: %w", n.name, err)
 		}
 		if !t.o.label {
 			continue
 		}
-		least := tests[0].Results[0].Gbps
-		for i := range tests {
-			if tests[i].Results[0].Time.Equal(&at) {
-				least = min(least, tests[i].Results[0].Gbps)
-			}
-		}
-		labels := map[string]string{
+		labels := map[string]any{"metadata": map[string]any{"labels": map[string]string{
 			wellknown.FabricTested: at.Format(time.DateOnly), wellknown.FabricBandwidth: fmt.Sprint(least),
-		}
-		if err := t.patch(ctx, "/api/v1/nodes/"+n.name, map[string]any{"metadata": map[string]any{"labels": labels}}); err != nil {
+		}}}
+		if err := t.patch(ctx, "/api/v1/nodes/"+n.name, labels); err != nil {
 			return fmt.Errorf("label node %s: %w", n.name, err)
 		}
 	}

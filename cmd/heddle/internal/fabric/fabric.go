@@ -1,5 +1,5 @@
-// Package fabric is `heddle fabric`: it measures the cables of idle nodes, names the slow ones, and keeps the results in
-// the NodeTopologies of the nodes.
+// Package fabric is `heddle fabric`: it measures the cables of idle nodes, names the slow ones, and keeps the results
+// in the NodeTopologies of the nodes.
 package fabric
 
 import (
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -48,7 +47,7 @@ type options struct {
 func testCommand() *cobra.Command {
 	o, at := &options{}, &topo.Master{}
 	c := &cobra.Command{
-		Use: "test (--group GROUP | --nodes NODE,...) --image IMAGE [-- COLLECTIVE...]", DisableFlagsInUseLine: true,
+		Use: "test --image IMAGE [flags] [-- COLLECTIVE...]", DisableFlagsInUseLine: true,
 		Short: "Find the slow cable, HCA or node; exit code 1 if there is one",
 		Long: `Find the slow cable, HCA or node among idle nodes.
 
@@ -63,11 +62,11 @@ slow on halves of them until one node, and one of its rails, is left. The
 command prints as nccl-tests do. --launcher mpi runs it under Open MPI's mpirun
 without ssh, torchrun on each node with the variables of torch.distributed.
 
-The results are kept in the NodeTopologies, the last 10 of each port. A slow port
-is a finding degraded-link until it passes a test or its link changes.
+The last 10 results of each port are kept in the NodeTopologies. A slow port is
+a finding degraded-link until it passes a test or its link changes.
 heddle topo bandwidth shows the results.`,
 		Example: `  heddle fabric test --group leaf-1 --image registry.example.com/perftest
-  heddle fabric test --nodes gpu-01,gpu-02,gpu-03 --image registry.example.com/nccl-tests \
+  heddle fabric test --group leaf-1 --image registry.example.com/nccl-tests \
     --ranks 8 -- all_reduce_perf -b 512M -e 8G -f 2`,
 	}
 	at.Register(c)
@@ -145,13 +144,8 @@ func (t *test) run(ctx context.Context) (*Answer, error) {
 	if err := t.read(ctx); err != nil {
 		return nil, err
 	}
-	var groups []string
-	for _, n := range t.nodes {
-		groups = append(groups, n.group)
-	}
-	groups = slices.Compact(slices.Sorted(slices.Values(groups)))
 	if t.o.dryRun {
-		return t.plan(groups), nil
+		return t.plan(), nil
 	}
 	if err := t.findAgent(ctx); err != nil {
 		return nil, err
@@ -165,7 +159,7 @@ func (t *test) run(ctx context.Context) (*Answer, error) {
 			t.note("%v", err)
 		}
 	}()
-	if err := p.lock(ctx, groups, time.Now().Add(t.o.maxDuration+startTimeout)); err != nil {
+	if err := p.lock(ctx, t.nodes, time.Now().Add(t.o.maxDuration+startTimeout)); err != nil {
 		return nil, err
 	}
 	if err := p.start(ctx, t.nodes); err != nil {
@@ -250,6 +244,9 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 		return nil, fmt.Errorf("the test was interrupted: %w", ctx.Err())
 	}
 	t.answer.Incomplete = ctx.Err() != nil
+	for _, node := range pairs.Gone() {
+		t.answer.Skipped[node] = "it gave way to a job, or died"
+	}
 	t.answer.add(pairs)
 	// The results are written although the time is over.
 	if err := t.write(context.WithoutCancel(ctx), pairs); err != nil {
@@ -321,8 +318,4 @@ func railText(rails []int32, at int) string {
 		return ""
 	}
 	return fmt.Sprintf(" by rail %d", rails[at])
-}
-
-func newPods(client *cluster.Client, o *options) *pods {
-	return &pods{client: client, o: o, secrets: map[string]*corev1.Secret{}, byNode: map[string]*corev1.Pod{}, skipped: map[string]string{}}
 }

@@ -30,11 +30,13 @@ type node struct {
 	versions string
 }
 
+// nodeTopologies is the path of the NodeTopologies.
+const nodeTopologies = "/apis/topology.heddle.dev/v1alpha1/nodetopologies"
+
 // read reads the nodes of the test with their ports.
 func (t *test) read(ctx context.Context) error {
 	var reports v1alpha1.NodeTopologyList
-	if _, err := cluster.ReadPath(ctx, t.client, "/apis/"+v1alpha1.Resource().GroupVersion().String()+"/"+
-		v1alpha1.Resource().Resource, "", &reports); err != nil {
+	if _, err := cluster.ReadPath(ctx, t.client, nodeTopologies, "", &reports); err != nil {
 		return err
 	}
 	slices.Sort(t.o.nodes)
@@ -50,7 +52,7 @@ func (t *test) read(ctx context.Context) error {
 		r := &reports.Items[at]
 		n := &node{
 			name: name, group: r.Status.Leaf, tests: r.Status.Tests,
-			shared: isShared(object.Status.Allocatable), devices: devices(object.Status.Allocatable),
+			shared: isShared(object.Status.Allocatable), devices: devices(object),
 		}
 		n.add(r.Spec.Rails)
 		if len(n.ports) == 0 {
@@ -113,6 +115,11 @@ const pciePayload = 0.85
 // probe reads the PCIe links and the versions. A node that does not tell has only the links' rates.
 func (n *node) probe(ctx context.Context, on *measure.Nodes) {
 	output, _ := on.Run(ctx, n.name, []string{"/bin/sh", "-c", probeScript}, nil)
+	n.read(output)
+}
+
+// read reads the output of probeScript.
+func (n *node) read(output string) {
 	for line := range strings.Lines(output) {
 		fields := strings.Fields(line)
 		if len(fields) >= 2 && fields[0] == "Version:" {

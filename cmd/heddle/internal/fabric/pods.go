@@ -13,9 +13,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -52,8 +54,16 @@ type pods struct {
 	run string
 }
 
-// lock makes the Secret with the key for each group, or returns an error that names the group of another test.
-func (p *pods) lock(ctx context.Context, groups []string, until time.Time) error {
+func newPods(client *cluster.Client, o *options) *pods {
+	return &pods{
+		client: client, o: o,
+		secrets: map[string]*corev1.Secret{}, byNode: map[string]*corev1.Pod{}, skipped: map[string]string{},
+	}
+}
+
+// lock makes the Secret with the key for each group of the nodes, or returns an error that names the group of another
+// test.
+func (p *pods) lock(ctx context.Context, nodes []*node, until time.Time) error {
 	certificate, key, err := agent.NewKey(time.Now())
 	if err != nil {
 		return err
@@ -61,7 +71,11 @@ func (p *pods) lock(ctx context.Context, groups []string, until time.Time) error
 	if p.tls, err = agent.Config(certificate, key); err != nil {
 		return err
 	}
-	for _, group := range groups {
+	for _, n := range nodes {
+		group := n.group
+		if p.secrets[group] != nil {
+			continue
+		}
 		secret := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: objectName(group), Namespace: p.o.namespace, Labels: map[string]string{cluster.AppLabel: name},
@@ -302,12 +316,20 @@ func isShared(list corev1.ResourceList) bool {
 	return false
 }
 
-// devices returns all that device plugins offer on a node.
-func devices(list corev1.ResourceList) corev1.ResourceList {
+// devices returns all GPUs and HCAs of a node, and what else its device plugins offer. Of a resource that several
+// containers share, one container gets each HCA once.
+func devices(n *corev1.Node) corev1.ResourceList {
 	out := corev1.ResourceList{}
-	for resource, n := range list {
-		if strings.Contains(string(resource), "/") && !strings.Contains(string(resource), "kubernetes.io/") && !n.IsZero() {
-			out[resource] = n
+	for name, count := range n.Status.Allocatable {
+		if strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/") && !count.IsZero() {
+			out[name] = count
+		}
+	}
+	if hcas, err := allocation.ParseHCACounts(n.Annotations[wellknown.HCACounts]); err == nil {
+		for name, count := range hcas.HCAs {
+			if _, offered := out[corev1.ResourceName(name)]; offered {
+				out[corev1.ResourceName(name)] = *resource.NewQuantity(int64(count), resource.DecimalSI)
+			}
 		}
 	}
 	return out

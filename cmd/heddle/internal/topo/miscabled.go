@@ -77,7 +77,7 @@ func rail(f *fabric.Finding) string {
 func hca(f *fabric.Finding) string {
 	switch {
 	case f.HCA == "":
-		return f.ID
+		return strings.TrimSpace(f.ID + " " + f.Link)
 	case f.Port == 0:
 		return f.HCA
 	}

@@ -30,7 +30,8 @@ heddle-topo-master answers, through the API server's service proxy or at
 --token-file: kubectl create token ACCOUNT --audience=heddle-topo-master.
 Without a command, topo is topo tree.`
 	at.register(c)
-	c.AddCommand(treeCommand(&at), gangsCommand(&at), miscabledCommand(&at), suspectsCommand(&at), exportCommand(&at))
+	c.AddCommand(treeCommand(&at), gangsCommand(&at), miscabledCommand(&at), suspectsCommand(&at),
+		bandwidthCommand(&at), exportCommand(&at))
 	return c
 }
 

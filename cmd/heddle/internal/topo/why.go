@@ -96,8 +96,8 @@ func whyText(a *explain.Answer, grouped bool, now time.Time) string {
 	var b strings.Builder
 	b.WriteString(whyState(a))
 	if len(a.Avoids) > 0 {
-		fmt.Fprintf(&b, "Gangs failed on %s: the gang gets these nodes only without other room, see heddle topo suspects.\n",
-			cli.First(a.Avoids, maxRooms, ", "))
+		fmt.Fprintf(&b, "Gangs failed, or cables are bad, on %s: the gang gets these nodes only without other room, "+
+			"see heddle topo suspects.\n", cli.First(a.Avoids, maxRooms, ", "))
 	}
 	if a.Pods == a.Bound {
 		return b.String()

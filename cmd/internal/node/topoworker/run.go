@@ -19,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/api/config"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/internal/program"
+	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
 	"github.com/heddle-dev/heddle/discovery/rdma"
@@ -105,6 +106,8 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 			p.runners = append(p.runners, p.release.node, p.release)
 		}
 	}
+	o.LinkCounters = gpu.NewLinkCounters()
+	wo.LinkCounters = o.LinkCounters
 	if p.machines, err = o.Open(log); err != nil {
 		return nil, err
 	}

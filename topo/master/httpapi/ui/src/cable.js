@@ -49,6 +49,9 @@ export function errors(p) {
     .filter(([n]) => n).map(([n, one, many]) => count(n, one, many)).concat(rate);
 }
 
+/** tested is the last result of heddle fabric test in words: "388 of 390 Gb/s measured"; empty without one. */
+export const tested = (p) => (p.test ? `${number(p.test.gbps)}${p.test.expectedGbps ? ` of ${number(p.test.expectedGbps)}` : ''} Gb/s measured` : '');
+
 /** fields is all about a cable, as rows of a list; link and ends make links to a node and a switch port. */
 export function fields(p, { node, ends, ago }) {
   const f = p.finding;
@@ -62,6 +65,7 @@ export function fields(p, { node, ends, ago }) {
     ['Also on', f?.other],
     ['Degraded', f?.what ? `${measure(f)} ${f.value}, limit ${f.limit}` : ''],
     ['Errors', errors(p).length ? [errors(p).join(', '), ', read ', ago(p.counters.time), ' ago'] : ''],
+    ['Tested', p.test ? [tested(p), ' ', ago(p.test.time), ' ago', p.test.fault ? `: ${p.test.fault}, ${p.test.what} ${p.test.value}, limit ${p.test.limit}` : ''] : ''],
     ['Known by', p.source],
     ['NVLink', p.nvlinkDomain],
   ];

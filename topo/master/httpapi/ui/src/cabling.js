@@ -1,7 +1,7 @@
 // Draws cables by both of their ends: a group as nodes by rails, a switch by its
 // ports. The server answers what is on them; nothing else is read.
 
-import { errors, keyOf, sentence, stateOf } from './cable.js';
+import { errors, keyOf, sentence, stateOf, tested } from './cable.js';
 import { make } from './dom.js';
 import { drawSwitch } from './faceplate.js';
 import { count, label, number } from './format.js';
@@ -161,15 +161,18 @@ export class Cabling {
     const state = stateOf(p);
     const key = keyOf(p);
     const is = key === this.#view.cable;
-    const label = [sentence(p), ...errors(p)].join(', ');
+    const label = [sentence(p), ...errors(p), tested(p)].filter(Boolean).join(', ');
     const text = {
       ok: p.switchPort || '·', doubtful: p.switchPort || '·', down: 'down', missing: 'none', unknown: '?',
       wrong: `${draw.names.get(p.switch?.id)?.short ?? ''} ${p.switchPort ?? ''}`,
     }[state];
-    return make('button', {
+    const port = make('button', {
       type: 'button', class: 'port', 'data-state': state, 'data-key': key, 'data-errors': errors(p).length ? '' : undefined,
+      'data-tested': p.test?.expectedGbps ? '' : undefined,
       'aria-label': label, title: label, 'aria-current': is ? 'true' : undefined, onclick: () => this.#to.go({ ...this.#view, cable: key }),
     }, text);
+    if (p.test?.expectedGbps) port.style.setProperty('--measured', Math.min(1, p.test.gbps / p.test.expectedGbps));
+    return port;
   }
 }
 

@@ -1,0 +1,117 @@
+package fabric
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/api/wellknown"
+	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/test/clitest"
+	"github.com/heddle-dev/heddle/topo/fabrictest"
+)
+
+func TestUsage(t *testing.T) {
+	for want, args := range map[string][]string{
+		"give either --group or --nodes":    {"--image", "x"},
+		"--image is required":               {"--nodes", "a"},
+		`invalid --launcher "slurm"`:        {"--nodes", "a", "--image", "x", "--launcher", "slurm"},
+		"must be at least 1":                {"--nodes", "a", "--image", "x", "--seconds", "0"},
+		`invalid --rail-env "NCCL_IB_HCA"`:  {"--nodes", "a", "--image", "x", "--rail-env", "NCCL_IB_HCA"},
+		"no API server to ask: give --kube": {"--nodes", "a", "--image", "x", "--kubeconfig", ""},
+	} {
+		_, _, err := clitest.Run(t, NewCommand(), append([]string{"test"}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", args, err, want)
+		}
+	}
+}
+
+func TestDevices(t *testing.T) {
+	list := func(pairs ...any) corev1.ResourceList {
+		out := corev1.ResourceList{}
+		for i := 0; i < len(pairs); i += 2 {
+			out[corev1.ResourceName(pairs[i].(string))] = *resource.NewQuantity(int64(pairs[i+1].(int)), resource.DecimalSI)
+		}
+		return out
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			wellknown.HCACounts: `{"version":1,"hcas":{"rdma/shared":8,"rdma/gone":8}}`,
+		}},
+		Status: corev1.NodeStatus{Allocatable: list("cpu", 64, "nvidia.com/gpu", 8, "amd.com/gpu", 0, "rdma/shared", 512,
+			"rdma/ib", 8, "hugepages-2Mi", 5, "attachable-volumes.kubernetes.io/x", 9)},
+	}
+	want := list("nvidia.com/gpu", 8, "rdma/shared", 8, "rdma/ib", 8)
+	got := devices(node)
+	if len(got) != len(want) {
+		t.Errorf("devices %v", got)
+	}
+	for name, n := range want {
+		if have := got[name]; have.Cmp(n) != 0 {
+			t.Errorf("%s: %s, want %s", name, have.String(), n.String())
+		}
+	}
+	if isShared(node.Status.Allocatable) || !isShared(list("nvidia.com/sgpu", 3)) || isShared(list("nvidia.com/sgpu", 0)) {
+		t.Error("shares")
+	}
+}
+
+func TestObjectName(t *testing.T) {
+	for group, want := range map[string]string{
+		"": "heddle-fabric-test", "Leaf_1/a": "heddle-fabric-test-leaf-1-a", "x-": "heddle-fabric-test-x",
+	} {
+		if got := objectName(group); got != want {
+			t.Errorf("%q: %s", group, got)
+		}
+	}
+}
+
+// TestPod checks what the guarantees of a test rest on: the pod has all devices of its node, gives way at once, and ends.
+func TestPod(t *testing.T) {
+	p := newPods(&cluster.Client{}, &options{namespace: "ns", image: "perftest", agentImage: "heddle", scheduler: "s", maxDuration: time.Hour})
+	p.secrets["leaf-1"], p.run = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", UID: "u"}}, "u"
+	all := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	pod := p.pod(&node{name: "GPU-1.example", group: "leaf-1", devices: all})
+	s := &pod.Spec
+	if s.PriorityClassName != "heddle-fabric-test" || *s.TerminationGracePeriodSeconds != 1 || *s.ActiveDeadlineSeconds != 3900 ||
+		s.RestartPolicy != corev1.RestartPolicyNever || *s.AutomountServiceAccountToken || pod.OwnerReferences[0].UID != "u" {
+		t.Errorf("pod %+v", pod)
+	}
+	if diff := cmp.Diff(all, s.Containers[0].Resources.Requests); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	if got := s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]; got != "GPU-1.example" {
+		t.Errorf("node %s", got)
+	}
+}
+
+func TestPorts(t *testing.T) {
+	n := &node{name: "a"}
+	n.add([]v1alpha1.Rail{
+		{HCA: "mlx5_0", ID: "0", Port: 1, Role: "fabric", LinkState: v1alpha1.LinkActive, RateGbps: 400, Switch: &v1alpha1.Switch{ID: "s"}},
+		{HCA: "mlx5_1", ID: "1", Port: 1, Role: "fabric", LinkState: v1alpha1.LinkDown, RateGbps: 400, Rail: 1},
+		{HCA: "mlx5_2", ID: "2", Port: 1, Role: "storage", LinkState: v1alpha1.LinkActive},
+		{HCA: "mlx5_3", ID: "3", Port: 1, Role: "fabric", LinkState: v1alpha1.LinkActive, RateGbps: 200, Rail: 2},
+	})
+	want := []fabrictest.Port{
+		{Node: "a", HCA: "mlx5_0", ID: "0", Number: 1, Leaf: "s", Gbps: 388},
+		{Node: "a", HCA: "mlx5_3", ID: "3", Number: 1, Rail: 2, Gbps: 194},
+	}
+	if diff := cmp.Diff(want, n.ports); diff != "" {
+		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]int32{0, 2}, n.rails()); diff != "" || n.hcas(2)[0] != "mlx5_3" {
+		t.Errorf("rails (-want +got):\n%s", diff)
+	}
+	n.read("hca mlx5_0 16 28.41.1000 16.0 GT/s PCIe \nhca mlx5_3 8 28.41.1000 8.0 GT/s PCIe \nVersion: 6.10\nnoise\nhca mlx5_9\n")
+	if n.ports[0].Gbps != 0.85*256 || n.ports[1].Gbps != 0.85*64 || n.versions != "perftest 6.10, firmware 28.41.1000" {
+		t.Errorf("%+v, %s", n.ports, n.versions)
+	}
+}
