@@ -22,7 +22,7 @@ CONCURRENT := go list -f '{{$$p := .ImportPath}}{{range .Imports}}{{if or (eq . 
 # The groups of `make e2e`, in order. Those of ./test/e2e are told apart by the names of their tests.
 GROUPS_OF_E2E := cluster devices gangs fabric install page versions claims soak
 GANGS := Gang|Scheduler|PodGroup|Kueue|Volcano|MPIJob|TFSmoke|Assignment|Why|Documented
-FABRIC := Topo
+FABRIC := Topo|Fabric
 VERSIONS := ^(TestVersions|TestOldestKubelet|TestOldestClaims|TestCRIO)$$
 e2e_cluster := ./test/cluster/... ./test/demo/... ./test/vm/...
 e2e_devices := -skip '^TestSoak$$|$(VERSIONS)' ./test/e2e/devices/...

@@ -63,8 +63,8 @@ func (b *bed) faults(ctx context.Context, t *testing.T) (faults []string) {
 		faults = append(faults, fmt.Sprintf("unexplained: %s to %s", &b.ports[f.From], &b.ports[f.To]))
 	}
 	for _, f := range found {
-		for _, p := range f.Places {
-			faults = append(faults, fmt.Sprintf("%s: %s of %s", f.What, p.Kind, &b.ports[p.Port]))
+		for _, where := range f.Where {
+			faults = append(faults, fmt.Sprintf("%s: %s of %s", f.What, f.Kind, where))
 		}
 	}
 	slices.Sort(faults)

@@ -131,6 +131,9 @@ func (f *Finding) Sentence() string {
 		if strings.HasPrefix(f.What, "pcie-") || f.What == "bandwidth" {
 			return f.Subject() + " is degraded: " + f.What + " below " + f.Limit
 		}
+		if f.What == "failure" {
+			return f.Subject() + " is degraded: failed, expected " + f.Limit
+		}
 		return f.Subject() + " is degraded: " + f.What + " above the limit, " + f.Limit
 	case BadPath:
 		if f.Other != "" {

@@ -64,20 +64,27 @@ type Place struct {
 	Leaf string
 }
 
+func (p *Place) name(ports []Port) string {
+	if p.Port < 0 {
+		return p.Leaf
+	}
+	return ports[p.Port].String()
+}
+
 // Fault is a part of the fabric that makes flows slow.
 type Fault struct {
-	// Places has the part, or several if the results do not tell them apart.
-	Places []Place
+	Kind Kind `json:"kind"`
+	// Where names the part, or several if the results do not tell them apart.
+	Where []string `json:"where"`
 	// What is bandwidth or latency, or failure for flows without a result.
-	What string
-	// Flows is the number of flows that it explains, Worst the worst of them and Value that one's value.
-	Flows int
-	Worst Flow
-	Value float64
-	// Limit is the value that was expected at least, or of a latency at most.
-	Limit float64
-	// Failure is of the flow without a result.
-	Failure string
+	What string `json:"what"`
+	// Value is the worst value, Limit the least good one, or of a latency the highest, both with their unit.
+	Value string `json:"value"`
+	Limit string `json:"limit"`
+	// Flows is the number of slow flows that it explains.
+	Flows int `json:"flows"`
+
+	places []Place
 }
 
 // What is measured.

@@ -114,7 +114,7 @@ func TestFaultsInFleets(t *testing.T) {
 		f.uplink, f.direction = rng.IntN(8), rng.IntN(3)
 		faults, rounds := f.test(t)
 		most[nodes] = max(most[nodes], rounds)
-		if len(faults) == 1 && slices.Equal(faults[0].Places, []Place{f.slow}) && faults[0].What == Bandwidth {
+		if len(faults) == 1 && slices.Equal(faults[0].places, []Place{f.slow}) && faults[0].What == Bandwidth {
 			named[kind]++
 			named[""]++
 		} else {

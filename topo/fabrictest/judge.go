@@ -2,6 +2,7 @@ package fabrictest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -163,16 +164,12 @@ func (m *measure) faults(ports []Port) (faults []Fault, left []Result) {
 	}
 	left = slices.Clone(m.slow)
 	for places := most(counts(ports, left, cleared)); places != nil; places = most(counts(ports, left, cleared)) {
-		fault := Fault{Places: places, What: m.what}
 		through := func(s step) bool { return slices.Contains(places, s.Place) && !cleared[s] }
-		left = slices.DeleteFunc(left, func(r Result) bool {
-			explained := slices.ContainsFunc(way(ports, r.Flow), through)
-			if explained {
-				fault.add(m, r)
-			}
-			return explained
-		})
-		faults = append(faults, fault)
+		explained := func(r Result) bool { return slices.ContainsFunc(way(ports, r.Flow), through) }
+		faults = append(faults, m.fault(ports, places, slices.DeleteFunc(slices.Clone(left), func(r Result) bool {
+			return !explained(r)
+		})))
+		left = slices.DeleteFunc(left, explained)
 	}
 	return faults, left
 }
@@ -228,15 +225,22 @@ func counts(ports []Port, flows []Result, cleared map[step]bool) map[Place]int {
 // rank orders kinds from the smallest place to the largest.
 func rank(k Kind) int { return slices.Index([]Kind{Cable, HCA, Leaf, Uplinks}, k) }
 
-// add counts a flow, and keeps the worst.
-func (f *Fault) add(m *measure, r Result) {
-	value, limit := m.value[r.Flow], m.limit[r.Flow]
-	worse := value < f.Value
-	if m.what == Latency {
-		worse = value > f.Value
+// fault describes the places that explain some slow flows, with the worst of them.
+func (m *measure) fault(ports []Port, places []Place, slow []Result) Fault {
+	f := Fault{
+		Kind: places[0].Kind, What: m.what, Value: "failed", Limit: "a result", Flows: len(slow), places: places,
 	}
-	if f.Flows == 0 || worse {
-		f.Worst, f.Value, f.Limit, f.Failure = r.Flow, value, limit, r.Failure
+	for i := range places {
+		f.Where = append(f.Where, places[i].name(ports))
 	}
-	f.Flows++
+	worst := func(a, b Result) int { return cmp.Compare(m.value[a.Flow], m.value[b.Flow]) }
+	switch m.what {
+	case Latency:
+		at := slices.MaxFunc(slow, worst).Flow
+		f.Value, f.Limit = fmt.Sprintf("%.1f us", m.value[at]), fmt.Sprintf("%.1f us", m.limit[at])
+	case Bandwidth:
+		at := slices.MinFunc(slow, worst).Flow
+		f.Value, f.Limit = fmt.Sprintf("%.3g Gb/s", m.value[at]), fmt.Sprintf("%.3g Gb/s", m.limit[at])
+	}
+	return f
 }

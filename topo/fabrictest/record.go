@@ -2,7 +2,6 @@ package fabrictest
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -31,8 +30,8 @@ func (t *Test) Record(tests []v1alpha1.LinkTest, node, versions string, at metav
 			LatencyNanoseconds: whole(results[i].Latency * 1000), Versions: versions,
 		}
 		for j := range faults {
-			if faults[j].concerns(p, i) && result.Fault == "" {
-				faults[j].fill(&result)
+			if f := &faults[j]; f.concerns(p, i) && result.Fault == "" {
+				result.Fault, result.What, result.Value, result.Limit = string(f.Kind), f.What, f.Value, f.Limit
 			}
 		}
 		entry := v1alpha1.LinkTest{HCA: p.HCA, ID: p.ID, Port: p.Number, Netdev: p.Netdev}
@@ -54,29 +53,9 @@ func whole(value float64) int32 { return int32(math.Round(min(value, math.MaxInt
 
 // concerns reports whether a fault is of a port, its HCA, or its leaf.
 func (f *Fault) concerns(p *Port, at int) bool {
-	return slices.ContainsFunc(f.Places, func(place Place) bool {
+	return slices.ContainsFunc(f.places, func(place Place) bool {
 		return place.Port == at || place.Port < 0 && place.Leaf == p.Leaf
 	})
-}
-
-// fill describes a fault in a result.
-func (f *Fault) fill(r *v1alpha1.LinkResult) {
-	r.Fault, r.What = string(f.Places[0].Kind), f.What
-	if f.What == Failure {
-		r.What = Bandwidth
-	}
-	r.Value, r.Limit = f.Texts()
-}
-
-// Texts returns the value of a fault and its limit, with their unit.
-func (f *Fault) Texts() (value, limit string) {
-	switch f.What {
-	case Failure:
-		return "failed", "a result"
-	case Latency:
-		return fmt.Sprintf("%.1f us", f.Value), fmt.Sprintf("%.1f us", f.Limit)
-	}
-	return fmt.Sprintf("%.3g Gb/s", f.Value), fmt.Sprintf("%.3g Gb/s", f.Limit)
 }
 
 // source is the source of the limits of a test.

@@ -94,8 +94,8 @@ func TestFailuresAndLatency(t *testing.T) {
 		t.Errorf("gone: %v", gone)
 	}
 	faults, unexplained := test.Faults()
-	if len(faults) != 2 || len(unexplained) != 0 || faults[0].What != Failure || faults[0].Places[0] != (Place{Cable, 4, ""}) ||
-		faults[1].What != Latency || faults[1].Places[0] != (Place{Cable, 9, ""}) || len(faults[0].Places)+len(faults[1].Places) != 2 {
+	if len(faults) != 2 || len(unexplained) != 0 || faults[0].What != Failure || faults[0].places[0] != (Place{Cable, 4, ""}) ||
+		faults[1].What != Latency || faults[1].places[0] != (Place{Cable, 9, ""}) || len(faults[0].places)+len(faults[1].places) != 2 {
 		t.Errorf("faults %+v, unexplained %v", faults, unexplained)
 	}
 }
@@ -123,7 +123,7 @@ func TestSlowEverywhere(t *testing.T) {
 		t.Errorf("all slow: %+v", got)
 	}
 	got := run(2, func(f Flow) bool { return f.From != f.To })
-	if len(got) != 1 || len(got[0].Places) != 2 || got[0].Places[0] != (Place{Cable, 0, ""}) || got[0].Places[1] != (Place{Cable, 1, ""}) {
+	if len(got) != 1 || len(got[0].places) != 2 || got[0].places[0] != (Place{Cable, 0, ""}) || got[0].places[1] != (Place{Cable, 1, ""}) {
 		t.Errorf("two nodes: %+v", got)
 	}
 }

@@ -59,8 +59,8 @@ func (m *Memory) Places(now time.Time) []Place {
 	return m.places
 }
 
-// Avoid returns the nodes that a gang had better avoid, the most suspect first and those with bad cables last: the first
-// sure ones also if it must then spread further.
+// Avoid returns the nodes that a gang had better avoid, the most suspect first and nodes with bad cables last: the
+// first sure ones also if it must then spread further.
 func (m *Memory) Avoid(gang string, now time.Time) (nodes []string, sure int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -46,7 +46,7 @@ type LinkResult struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Fault string `json:"fault,omitempty"`
-	// What is bandwidth or latency, Value the worst value of a fault, and Limit its limit, both with their unit.
+	// What is bandwidth, latency or failure, Value the worst value of a fault, and Limit its limit, both with their unit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z-]*$`

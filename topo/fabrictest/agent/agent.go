@@ -96,7 +96,21 @@ const (
 // Serve runs commands for clients with the key until ctx ends.
 func Serve(ctx context.Context, l net.Listener, config *tls.Config) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST "+path, handler(ctx.Done()))
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(tls.NewListener(l, config)); ctx.Err() == nil || !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// handler runs the command of a request. The agent's end ends the program too, which is not the program's outcome.
+func handler(ended <-chan struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		var command Command
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(&command); err != nil {
 			http.Error(w, "decode the command: "+err.Error(), http.StatusBadRequest)
@@ -110,20 +124,13 @@ func Serve(ctx context.Context, l net.Listener, config *tls.Config) error {
 		if err := run(r.Context(), &command, flusher{w, out}); err != nil {
 			outcome = err.Error()
 		}
-		if ctx.Err() != nil {
-			panic(http.ErrAbortHandler) // The agent's end ended the program, which is not its outcome.
+		select {
+		case <-ended:
+			panic(http.ErrAbortHandler)
+		default:
+			w.Header().Set(exitHeader, outcome)
 		}
-		w.Header().Set(exitHeader, outcome)
-	})
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: 10 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.Serve(tls.NewListener(l, config)); ctx.Err() == nil || !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
-	}
-	return nil
 }
 
 // flusher passes on each line of a program as it comes.

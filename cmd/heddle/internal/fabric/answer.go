@@ -27,25 +27,13 @@ type Answer struct {
 	// Seconds is the least duration of a test that was only planned.
 	Seconds int `json:"seconds,omitempty"`
 	// Incomplete is true if the time was over before the last round.
-	Incomplete bool    `json:"incomplete,omitempty"`
-	Faults     []Fault `json:"faults"`
+	Incomplete bool               `json:"incomplete,omitempty"`
+	Faults     []fabrictest.Fault `json:"faults"`
 	// Unexplained are slow flows whose every part works in others.
 	Unexplained []string    `json:"unexplained,omitempty"`
 	Collective  *Collective `json:"collective,omitempty"`
 
 	planned bool
-}
-
-// Fault is a slow part of the fabric.
-type Fault struct {
-	Kind fabrictest.Kind `json:"kind"`
-	// Where has the part, or several if the results do not tell them apart.
-	Where []string `json:"where"`
-	What  string   `json:"what"`
-	Value string   `json:"value"`
-	Limit string   `json:"limit,omitempty"`
-	// Flows is the number of slow flows that it explains.
-	Flows int `json:"flows"`
 }
 
 // Collective is the result of a collective.
@@ -60,8 +48,8 @@ type Collective struct {
 	Rail *int32 `json:"rail,omitempty"`
 }
 
-func (c *Collective) fault(limit float64) Fault {
-	f := Fault{
+func (c *Collective) fault(limit float64) fabrictest.Fault {
+	f := fabrictest.Fault{
 		Kind: "node", Where: c.Slow, What: "collective", Value: fmt.Sprintf("%.1f GB/s", c.GBps), Flows: c.Runs,
 		Limit: fmt.Sprintf("%.1f GB/s", max(limit, fabrictest.MinBandwidth*c.Best)),
 	}
@@ -77,7 +65,7 @@ func (c *Collective) fault(limit float64) Fault {
 // plan describes a test without running it.
 func (t *test) plan() *Answer {
 	var ports []fabrictest.Port
-	a := &Answer{planned: true, Faults: []Fault{}}
+	a := &Answer{planned: true, Faults: []fabrictest.Fault{}}
 	for _, n := range t.nodes {
 		a.Nodes, ports = append(a.Nodes, n.name), append(ports, n.ports...)
 	}
@@ -88,26 +76,13 @@ func (t *test) plan() *Answer {
 
 // add takes the results of the pairs.
 func (a *Answer) add(t *fabrictest.Test) {
-	a.Ports, a.Faults = len(t.Ports), []Fault{}
 	for i := range t.Ports {
 		if !slices.Contains(a.Nodes, t.Ports[i].Node) {
 			a.Nodes = append(a.Nodes, t.Ports[i].Node)
 		}
 	}
 	faults, unexplained := t.Faults()
-	for i := range faults {
-		f := &faults[i]
-		out := Fault{Kind: f.Places[0].Kind, What: f.What, Flows: f.Flows}
-		for _, p := range f.Places {
-			if p.Port >= 0 {
-				out.Where = append(out.Where, t.Ports[p.Port].String())
-			} else {
-				out.Where = append(out.Where, p.Leaf)
-			}
-		}
-		out.Value, out.Limit = f.Texts()
-		a.Faults = append(a.Faults, out)
-	}
+	a.Ports, a.Faults = len(t.Ports), append([]fabrictest.Fault{}, faults...)
 	for _, f := range unexplained {
 		a.Unexplained = append(a.Unexplained, t.Ports[f.From].String()+" to "+t.Ports[f.To].String())
 	}

@@ -54,8 +54,8 @@ func suspectsCommand(at *master) *cobra.Command {
 	return c
 }
 
-// joined returns places and the nodes of findings as one list, the one with the most evidence first. A finding counts as
-// much as a failed gang.
+// joined returns places and the nodes of findings as one list, the one with the most evidence first. A finding counts
+// as much as a failed gang.
 func joined(places []suspect.Place, findings []fabric.Finding) []suspectPlace {
 	all := make([]suspectPlace, 0, len(places))
 	for i := range places {
