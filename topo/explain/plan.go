@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"sort"
@@ -77,7 +76,7 @@ func newQuestion(
 			}
 		}
 	}
-	for g := range below(c.Groups) {
+	for g := range v1alpha1.All(c.Groups) {
 		if g.Kind == v1alpha1.KindNode {
 			q.status[g.Name] = g.Status
 		}
@@ -128,12 +127,12 @@ func (q *question) read(a *Answer, spec *gang.Spec, pods []*corev1.Pod, demands 
 // rooms returns the groups, those with most room first; of these the smaller.
 func (q *question) rooms(groups []v1alpha1.Group) []Room {
 	nodes, rooms := map[string][]string{}, []Room{}
-	for g := range below(groups) {
+	for g := range v1alpha1.All(groups) {
 		if g.Kind == v1alpha1.KindNode {
 			continue
 		}
 		room := Room{Name: g.Name, Kind: g.Kind, Of: q.pods[q.most]}
-		for n := range below(g.Child) {
+		for n := range v1alpha1.All(g.Child) {
 			if n.Kind == v1alpha1.KindNode {
 				nodes[g.Name] = append(nodes[g.Name], n.Name)
 				room.Fit = min(room.Fit+q.room[n.Name], room.Of)
@@ -149,22 +148,6 @@ func (q *question) rooms(groups []v1alpha1.Group) []Room {
 		return cmp.Or(cmp.Compare(y.Fit, x.Fit), smaller, cmp.Compare(x.Name, y.Name))
 	})
 	return rooms
-}
-
-// below returns groups and all groups in them, nodes included.
-func below(groups []v1alpha1.Group) iter.Seq[*v1alpha1.Group] {
-	return func(yield func(*v1alpha1.Group) bool) {
-		for i := range groups {
-			if !yield(&groups[i]) {
-				return
-			}
-			for g := range below(groups[i].Child) {
-				if !yield(g) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // reasons counts how many pods of the class with most GPUs each node takes now, and returns why the others

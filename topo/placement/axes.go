@@ -27,7 +27,10 @@ const KindPart = "nvlink-part"
 // Crossing returns the groups of GET /node_group?axis=nvlink that cross those of GET
 // /node_group: they are not among them.
 func Crossing(groups, domains []v1alpha1.Group) []v1alpha1.Group {
-	in := names(map[[2]string]bool{}, groups)
+	in := map[[2]string]bool{}
+	for g := range v1alpha1.All(groups) {
+		in[[2]string{g.Kind, g.Name}] = true
+	}
 	var out []v1alpha1.Group
 	for _, d := range domains {
 		if d.Kind != kindNode && !in[[2]string{d.Kind, d.Name}] && !slices.ContainsFunc(d.Child, isGroup) {
@@ -38,15 +41,6 @@ func Crossing(groups, domains []v1alpha1.Group) []v1alpha1.Group {
 }
 
 func isGroup(g v1alpha1.Group) bool { return g.Kind != kindNode }
-
-// names adds the kind and name of groups and of all that is inside them.
-func names(to map[[2]string]bool, groups []v1alpha1.Group) map[[2]string]bool {
-	for i := range groups {
-		to[[2]string{groups[i].Kind, groups[i].Name}] = true
-		names(to, groups[i].Child)
-	}
-	return to
-}
 
 // NewAxes makes the trees of the fabric's groups and of the domains that cross them;
 // nil without any.

@@ -160,7 +160,7 @@ func (m *Memory) attempt(pods []*Pod, first *Pod) *attempt {
 
 // failsEverywhere reports whether no node is in all failed runs.
 func failsEverywhere(attempts []attempt) bool {
-	runs, on, most := 0, map[string]int{}, 0
+	runs, on := 0, map[string]int{}
 	for i := range attempts {
 		if attempts[i].own {
 			continue
@@ -168,8 +168,7 @@ func failsEverywhere(attempts []attempt) bool {
 		runs++
 		for _, node := range attempts[i].nodes {
 			on[node]++
-			most = max(most, on[node])
 		}
 	}
-	return most < runs
+	return runs > 0 && !slices.Contains(slices.Collect(maps.Values(on)), runs)
 }

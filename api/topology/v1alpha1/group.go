@@ -1,6 +1,9 @@
 package v1alpha1
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"iter"
+)
 
 // KindNode is the kind of the tree's leaves.
 const KindNode = "node"
@@ -44,4 +47,20 @@ func (g Group) MarshalJSON() ([]byte, error) {
 	}
 	type plain Group
 	return json.Marshal(plain(g))
+}
+
+// All returns groups and all that is in them, each before what is in it.
+func All(groups []Group) iter.Seq[*Group] {
+	return func(yield func(*Group) bool) {
+		for i := range groups {
+			if !yield(&groups[i]) {
+				return
+			}
+			for g := range All(groups[i].Child) {
+				if !yield(g) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -49,15 +49,15 @@ func (c *Controller) see(pod *corev1.Pod) {
 	}
 }
 
-// lowest adds the lowest group of each node.
-func lowest(groups []v1alpha1.Group, to map[string]string) map[string]string {
-	for i := range groups {
-		for _, child := range groups[i].Child {
-			if child.Kind == v1alpha1.KindNode {
-				to[child.Name] = groups[i].Name
+// lowest returns the lowest group of each node.
+func lowest(groups []v1alpha1.Group) map[string]string {
+	of := map[string]string{}
+	for g := range v1alpha1.All(groups) {
+		for i := range g.Child {
+			if node := &g.Child[i]; node.Kind == v1alpha1.KindNode {
+				of[node.Name] = g.Name
 			}
 		}
-		lowest(groups[i].Child, to)
 	}
-	return to
+	return of
 }

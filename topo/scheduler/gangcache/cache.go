@@ -194,9 +194,8 @@ func (c *Cache) ReservationsFor(pod *corev1.Pod, back bool) planner.Reservations
 func (c *Cache) SetSpares(spares planner.Reservations) {
 	c.mu.Lock()
 	defer c.unlock()
-	kept := func(node string) bool { return len(spares[node]) > 0 }
 	for node := range c.spares {
-		c.effects.retryAll = c.effects.retryAll || !kept(node)
+		c.effects.retryAll = c.effects.retryAll || len(spares[node]) == 0
 	}
 	if c.effects.retryAll || len(spares) != len(c.spares) {
 		c.spares = spares
