@@ -19,7 +19,7 @@ type Control struct {
 	GPUs   []GPU
 	// Processes have contexts on a GPU.
 	Processes []Process
-	// Errors are the counters of NVLinks; those of all others are 0.
+	// Errors has the counters of NVLinks; the others are 0.
 	Errors []LinkErrors
 	// Events are delivered once to each event set, in order: append only.
 	Events   []Event

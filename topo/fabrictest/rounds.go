@@ -18,7 +18,7 @@ type Plan struct {
 // finds a slow one in more than 99 of 100 fabrics.
 func DefaultPlan(uplinks int) Plan { return Plan{Pairs: 4, Across: 7 * uplinks} }
 
-// rail is what may be tested with each other: ports of one rail and plane, and of no other.
+// rail identifies the ports that are tested with each other: they have one rail and plane.
 type rail struct{ rail, plane int32 }
 
 // rounds returns the flows of all rounds. In a round no HCA has two flows, and between leaves no leaf.

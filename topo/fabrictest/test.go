@@ -96,8 +96,8 @@ func (t *Test) best() (all []Result) {
 
 // PortResult is the outcome of a test for one port.
 type PortResult struct {
-	// Gbps and Latency are the medians of the port's flows with other ports, or with itself if there are none; 0 if none
-	// was measured.
+	// Gbps and Latency are the medians of the port's flows with other ports, or with itself without any; 0 if nothing was
+	// measured.
 	Gbps, Latency float64
 	// Expected is the bandwidth that was expected.
 	Expected float64

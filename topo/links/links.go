@@ -37,7 +37,7 @@ type Reading struct {
 	Active bool
 	// RateGbps is the link's, in 10^9 bits a second; 0 if unknown.
 	RateGbps int32
-	// Counters are the port's, absent for a PCIe link. GPU are those of a link of a GPU to others, absent for all else.
+	// Counters has the port's errors, GPU the errors of a link between GPUs; each is absent for other links.
 	Counters *v1alpha1.Counters
 	GPU      *machine.LinkErrors
 	// Bytes is the number of bytes that the port, or all ports of the device, have moved in both directions.

@@ -87,7 +87,7 @@ func TestDegradedLinks(t *testing.T) {
 	})
 }
 
-// The switch's end of a cable is judged by itself, while the node's end counts nothing.
+// The switch's end of a cable is judged separately, while the node's end counts nothing.
 func TestDegradedAtTheSwitch(t *testing.T) {
 	tree := sysfstest.New(t)
 	dir := "sys/class/infiniband/mlx5_0/ports/1/"

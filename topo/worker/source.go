@@ -106,7 +106,7 @@ type Link struct {
 	SwitchPort string
 	// Confidence is in percent; see [v1alpha1.Rail].
 	Confidence int32
-	// Counters are those of the switch's port, if they were read in this pass.
+	// Counters has the switch port's counters, if they were read in this pass.
 	Counters *v1alpha1.Counters
 }
 

@@ -40,8 +40,8 @@ func OpenUMAD(path string) (*UMAD, error) {
 	return u, nil
 }
 
-// registered makes the agents. A port without queue pair 0, such as that of a virtual function, has those of queue
-// pair 1 alone, and an SMI device has the other alone.
+// registered makes the agents. A port without queue pair 0, such as a virtual function's, has only the agents of queue
+// pair 1, and an SMI device has only the other one.
 func registered(file *os.File) (*UMAD, error) {
 	// The kernel accepts this only before the first agent.
 	if err := ioctl(file, umadEnablePKey, nil); err != nil {

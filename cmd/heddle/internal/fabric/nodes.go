@@ -26,7 +26,7 @@ type node struct {
 	tests   []v1alpha1.LinkTest
 	// switches has the name and port of the switch behind each port.
 	switches []string
-	// versions are those of perftest and of the first HCA's firmware.
+	// versions has the version of perftest and of the first HCA's firmware.
 	versions string
 }
 
