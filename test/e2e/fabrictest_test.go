@@ -220,7 +220,8 @@ func (b *bed) installFabric(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, args := range [][]string{
-				{"get", "pods", "-A", "-o", "wide"}, {"-n", suite, "logs", "deploy/" + schedulerName, "--tail=40"},
+				{"get", "pods", "-A", "-o", "wide"},
+				{"-n", suite, "logs", "deploy/" + schedulerName, "--tail=40"},
 				{"get", "events", "-A", "-o", "custom-columns=O:.involvedObject.name,R:.reason,M:.message"},
 				{"-n", suite, "logs", "job/now"},
 			} {
