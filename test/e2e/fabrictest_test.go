@@ -75,9 +75,11 @@ func TestFabricTest(t *testing.T) {
 	t.Logf("%s\n%s", notes, out)
 	var answer struct {
 		Faults []struct {
-			Kind, What, Value, Limit string
-			Where                    []string
-		}
+			Kind  string   `json:"kind"`
+			What  string   `json:"what"`
+			Value string   `json:"value"`
+			Where []string `json:"where"`
+		} `json:"faults"`
 	}
 	if err := json.Unmarshal([]byte(out), &answer); err != nil || code != 1 || len(answer.Faults) != 1 {
 		t.Fatalf("exit %d, %v", code, err)

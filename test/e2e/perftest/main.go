@@ -1,5 +1,5 @@
-// Command perftest stands in for ib_write_bw and ib_read_lat where no HCA is: a server and a client that meet by TCP and
-// print as the real ones do. mlx5_3 has a quarter of the bandwidth.
+// Command perftest stands in for ib_write_bw and ib_read_lat where no HCA is: a server and a client that meet by TCP
+// and print as the real ones do. mlx5_3 has a quarter of the bandwidth.
 package main
 
 import (
