@@ -28,6 +28,11 @@ func TestDegradedLink(t *testing.T) {
 	b := shared(t)
 	const node, master, worker = "slow-link", 19071, "127.0.0.1:19072"
 	b.topologyCRD(t)
+	t.Cleanup(func() { // topo-master labels the real node too.
+		if _, err := b.Kubectl(context.WithoutCancel(t.Context()), "label", "node", b.Node(), wellknown.TopologyShape+"-"); err != nil {
+			t.Error(err)
+		}
+	})
 	b.newNode(t, node)
 	tree := sysfstest.New(t)
 	sysfstest.DGXH100(tree)
