@@ -172,6 +172,14 @@ func (m *Memory) Node(name string, faults []Fault) {
 	}
 }
 
+// Remove forgets the cables of a node that was removed. Failures on it stay remembered.
+func (m *Memory) Remove(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.cables, name)
+	delete(m.tested, name)
+}
+
 // Tested takes over whether a node's cables were measured.
 func (m *Memory) Tested(name string, tested bool) {
 	m.mu.Lock()

@@ -372,6 +372,11 @@ func TestAvoidCables(t *testing.T) {
 	if got := avoid(); got != "[n1] 1" {
 		t.Errorf("avoids %s after the cable is good", got)
 	}
+	m.Node("n9", []Fault{{Since: at(1), Reason: "slow", Cables: true}})
+	m.Remove("n9")
+	if got := avoid(); got != "[n1] 1" {
+		t.Errorf("avoids %s after the node is removed", got)
+	}
 }
 
 func TestUntested(t *testing.T) {
@@ -385,5 +390,8 @@ func TestUntested(t *testing.T) {
 	m.Tested("b", true)
 	if got := m.Untested(); fmt.Sprint(got) != "[a c]" {
 		t.Errorf("untested %v", got)
+	}
+	if m.Remove("b"); m.Untested() != nil {
+		t.Error("a node that was removed counts as tested")
 	}
 }

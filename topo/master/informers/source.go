@@ -169,6 +169,9 @@ func (s *Source) Take() Changes {
 // onNode notes a change of a Node; the same value means that nothing of it that
 // is used changed.
 func (s *Source) onNode(old, now *Node) {
+	if now == nil {
+		s.suspects.Remove(old.Name)
+	}
 	if old != now {
 		s.mu.Lock()
 		s.names[cmp.Or(now, old).Name] = struct{}{}

@@ -46,6 +46,7 @@ func (c *Controller) watch() (err error) {
 			c.Cache.NodeChanged(node.Name, node)
 		},
 		func(node *corev1.Node) {
+			c.Suspects.Remove(node.Name)
 			c.Cache.GPUs.ForgetNode(node.Name)
 			c.Cache.NodeChanged(node.Name, nil)
 		},
