@@ -121,7 +121,11 @@ func (n *Nodes) perftest(
 	client := append(side(from), n.Nodes[to.Node].Host)
 	for {
 		output, err := n.Run(ctx, from.Node, client, nil)
-		if err == nil || !strings.Contains(output, "Couldn't connect") {
+		if err == nil {
+			<-server // The next program listens on its port.
+			return output, nil
+		}
+		if !strings.Contains(output, "Couldn't connect") {
 			return output, err
 		}
 		select {
