@@ -30,16 +30,19 @@ func bandwidthCommand(at *master) *cobra.Command {
 				}
 			}
 		}
-		ports := []snapshot.Port{}
+		ports, omitted := []snapshot.Port{}, 0
 		for _, group := range groups {
 			list, err := read[snapshot.PortList](c, at, "/v1/ports", "group", group)
 			if err != nil {
 				return err
 			}
 			untested := func(p snapshot.Port) bool { return p.Test == nil || p.Foreign }
-			ports = append(ports, slices.DeleteFunc(list.Ports, untested)...)
+			ports, omitted = append(ports, slices.DeleteFunc(list.Ports, untested)...), omitted+list.Omitted
 		}
 		table, slow := bandwidthTable(ports)
+		if omitted > 0 {
+			table += cli.Count(omitted, "port") + " not shown: name smaller groups.\n"
+		}
 		return output.PrintFindings(c, ports, table, slow)
 	}
 	output.AddWatch(c)

@@ -77,6 +77,9 @@ func (m *Master) Group(c *cobra.Command, name string) (nodes []string, err error
 	if err != nil {
 		return nil, err
 	}
+	if list.Omitted > 0 {
+		return nil, fmt.Errorf("group %s has %d ports more than topo-master lists: name smaller groups", name, list.Omitted)
+	}
 	for i := range list.Ports {
 		if p := &list.Ports[i]; !p.Foreign && !slices.Contains(nodes, p.Node) {
 			nodes = append(nodes, p.Node)
