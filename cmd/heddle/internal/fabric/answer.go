@@ -1,8 +1,10 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,7 +28,7 @@ type Answer struct {
 	Rounds  int               `json:"rounds"`
 	// Seconds is the least duration of a test that was only planned.
 	Seconds int `json:"seconds,omitempty"`
-	// Incomplete is true if the time was over before the last round.
+	// Incomplete is true if the test ended before the last round.
 	Incomplete bool               `json:"incomplete,omitempty"`
 	Faults     []fabrictest.Fault `json:"faults"`
 	// Unexplained are slow flows whose every part works in others.
@@ -51,7 +53,7 @@ type Collective struct {
 func (c *Collective) fault(limit float64) fabrictest.Fault {
 	f := fabrictest.Fault{
 		Kind: "node", Where: c.Slow, What: "collective", Value: fmt.Sprintf("%.1f GB/s", c.GBps), Flows: c.Runs,
-		Limit: fmt.Sprintf("%.1f GB/s", max(limit, fabrictest.MinBandwidth*c.Best)),
+		Limit: fmt.Sprintf("%.1f GB/s", cmp.Or(limit, fabrictest.MinBandwidth*c.Best)),
 	}
 	switch {
 	case c.Rail != nil:
@@ -115,7 +117,7 @@ func (a *Answer) text() string {
 		fmt.Fprintf(&b, "Collective: %.1f GB/s on all nodes, %s.\n", c.GBps, cli.Count(c.Runs, "run"))
 	}
 	if a.Incomplete {
-		b.WriteString("The time was over before the last round: see --max-duration.\n")
+		b.WriteString("The test ended before the last round: see --max-duration.\n")
 	}
 	fmt.Fprintf(&b, "%s with %s, %s: %s.\n", cli.Count(len(a.Nodes), "node"), cli.Count(a.Ports, "port"),
 		cli.Count(a.Rounds, "round"), cli.Count(len(a.Faults), "slow part"))
@@ -125,6 +127,7 @@ func (a *Answer) text() string {
 // write adds the results to the NodeTopologies, and labels the Nodes if that was asked for.
 func (t *test) write(ctx context.Context, pairs *fabrictest.Test) error {
 	at := metav1.NewTime(time.Now().UTC().Truncate(time.Second))
+	var faults []error
 	for _, n := range t.nodes {
 		tests := pairs.Record(n.tests, n.name, n.versions, at)
 		least := int32(-1) // Of the ports that were measured.
@@ -137,20 +140,17 @@ func (t *test) write(ctx context.Context, pairs *fabrictest.Test) error {
 			continue
 		}
 		status := map[string]any{"status": map[string]any{"tests": tests}}
-		if err := t.patch(ctx, nodeTopologies+"/"+n.name+"/status", status); err != nil {
-			return fmt.Errorf("write the results of node %s: %w", n.name, err)
+		err := t.patch(ctx, nodeTopologies+"/"+n.name+"/status", status)
+		if err == nil && t.o.label {
+			err = t.patch(ctx, "/api/v1/nodes/"+n.name, map[string]any{"metadata": map[string]any{"labels": map[string]string{
+				wellknown.FabricTested: at.Format(time.DateOnly), wellknown.FabricBandwidth: fmt.Sprint(least),
+			}}})
 		}
-		if !t.o.label {
-			continue
-		}
-		labels := map[string]any{"metadata": map[string]any{"labels": map[string]string{
-			wellknown.FabricTested: at.Format(time.DateOnly), wellknown.FabricBandwidth: fmt.Sprint(least),
-		}}}
-		if err := t.patch(ctx, "/api/v1/nodes/"+n.name, labels); err != nil {
-			return fmt.Errorf("label node %s: %w", n.name, err)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("write the results of node %s: %w", n.name, err))
 		}
 	}
-	return nil
+	return errors.Join(faults...)
 }
 
 func (t *test) patch(ctx context.Context, path string, body any) error {

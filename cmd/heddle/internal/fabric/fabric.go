@@ -245,23 +245,18 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 		pairs.Add(results)
 		t.answer.Rounds++
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, fmt.Errorf("the test was interrupted: %w", ctx.Err())
-	}
 	t.answer.Incomplete = ctx.Err() != nil
 	for _, node := range pairs.Gone() {
 		t.answer.Skipped[node] = "it gave way to a job, or died"
 		delete(on.Nodes, node)
 	}
 	t.answer.add(pairs)
-	// The results are written although the time is over.
-	if err := t.write(context.WithoutCancel(ctx), pairs); err != nil {
-		return nil, err
-	}
+	// The results are written although the time is over or the client is interrupted.
+	err := t.write(context.WithoutCancel(ctx), pairs)
 	if len(t.o.collective) > 0 && !t.answer.Incomplete {
-		return &t.answer, t.collective(ctx, on)
+		err = errors.Join(err, t.collective(ctx, on))
 	}
-	return &t.answer, nil
+	return &t.answer, err
 }
 
 // collective runs the collective, and bisects the nodes if it is slow.

@@ -24,8 +24,6 @@ type node struct {
 	devices corev1.ResourceList
 	ports   []fabrictest.Port
 	tests   []v1alpha1.LinkTest
-	// switches has the name and port of the switch behind each port.
-	switches []string
 	// versions has the version of perftest and of the first HCA's firmware.
 	versions string
 }
@@ -76,12 +74,10 @@ func (n *node) add(rails []v1alpha1.Rail) {
 			Node: n.name, HCA: r.HCA, ID: r.ID, Number: r.Port, Netdev: r.Netdev, Rail: r.Rail, Plane: r.Plane,
 			Gbps: payload * float64(r.RateGbps),
 		}
-		far := ""
 		if r.Switch != nil {
 			p.Leaf = r.Switch.ID
-			far = r.Switch.Name + " port " + r.SwitchPort
 		}
-		n.ports, n.switches = append(n.ports, p), append(n.switches, far)
+		n.ports = append(n.ports, p)
 	}
 }
 
