@@ -39,7 +39,7 @@ type Result struct {
 	// Gbps is the bandwidth, in 10^9 bits a second, and Latency the typical latency of a read, in microseconds. Both are
 	// 0 if the flow failed.
 	Gbps, Latency float64
-	// Failure explains why there is no result. Gone is a node that gave way to a job, which says nothing about its fabric.
+	// Failure explains a missing result. Gone is a node that gave way to a job, which says nothing about its fabric.
 	Failure, Gone string
 }
 

@@ -17,7 +17,7 @@ const maxResults = 10
 // Record adds a test's results of a node's ports to the ones that its NodeTopology has.
 func (t *Test) Record(tests []v1alpha1.LinkTest, node, versions string, at metav1.Time) []v1alpha1.LinkTest {
 	tests = slices.Clone(tests)
-	results := t.PortResults()
+	gbps, latency := t.medians()
 	faults, _ := t.Faults()
 	for i := range t.Ports {
 		p := &t.Ports[i]
@@ -26,8 +26,8 @@ func (t *Test) Record(tests []v1alpha1.LinkTest, node, versions string, at metav
 			continue
 		}
 		result := v1alpha1.LinkResult{
-			Time: at, Gbps: whole(results[i].Gbps), ExpectedGbps: whole(p.Gbps),
-			LatencyNanoseconds: whole(results[i].Latency * 1000), Versions: versions,
+			Time: at, Gbps: whole(gbps[i]), ExpectedGbps: whole(p.Gbps),
+			LatencyNanoseconds: whole(latency[i] * 1000), Versions: versions,
 		}
 		for j := range faults {
 			if f := &faults[j]; f.concerns(p, i) && result.Fault == "" {

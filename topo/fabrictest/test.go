@@ -94,33 +94,24 @@ func (t *Test) best() (all []Result) {
 	return all
 }
 
-// PortResult is the outcome of a test for one port.
-type PortResult struct {
-	// Gbps and Latency are the medians of the port's flows with other ports, or with itself without any; 0 if nothing was
-	// measured.
-	Gbps, Latency float64
-	// Expected is the bandwidth that was expected.
-	Expected float64
-}
-
-// PortResults returns the outcome for each port.
-func (t *Test) PortResults() []PortResult {
-	out := make([]PortResult, len(t.Ports))
-	gbps, latency := make([][]float64, len(t.Ports)), make([][]float64, len(t.Ports))
+// medians returns the median bandwidth and latency of each port's flows with other ports, or with itself without any; 0
+// if nothing was measured.
+func (t *Test) medians() (gbps, latency []float64) {
+	g, l := make([][]float64, len(t.Ports)), make([][]float64, len(t.Ports))
 	best := t.best()
-	for pass := range 2 { // Flows with other ports first.
+	for _, self := range []bool{false, true} {
 		for _, r := range best {
 			for _, i := range []int{r.From, r.To} {
-				if (r.From == r.To) == (pass == 1) && r.Failure == "" && (pass == 0 || len(gbps[i]) == 0) {
-					gbps[i], latency[i] = append(gbps[i], r.Gbps), append(latency[i], r.Latency)
+				if (r.From == r.To) == self && r.Failure == "" && (!self || len(g[i]) == 0) {
+					g[i], l[i] = append(g[i], r.Gbps), append(l[i], r.Latency)
 				}
 			}
 		}
 	}
-	for i := range out {
-		out[i] = PortResult{Gbps: median(gbps[i]), Latency: median(latency[i]), Expected: t.Ports[i].Gbps}
+	for i := range t.Ports {
+		gbps, latency = append(gbps, median(g[i])), append(latency, median(l[i]))
 	}
-	return out
+	return gbps, latency
 }
 
 // median returns the lower median, 0 of nothing.

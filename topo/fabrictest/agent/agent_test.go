@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -91,18 +92,14 @@ func TestRunEnds(t *testing.T) {
 	address, with := serve(t, certificate, key), client(t, certificate, key)
 	ctx, cancel := context.WithCancel(t.Context())
 	fifo := filepath.Join(t.TempDir(), "alive")
-	command := &Command{Args: []string{"sh", "-c", "mkfifo " + fifo + "; (exec 3>" + fifo + "; echo up; sleep 600) & sleep 600"}}
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := &Command{Args: []string{"sh", "-c", "(exec 3>" + fifo + "; echo up; sleep 600) & sleep 600"}}
 	ended := make(chan error, 1)
 	out := make(chan struct{}, 10)
 	go func() { ended <- Run(ctx, with, address, command, signal(out)) }()
-	for _, err := os.Stat(fifo); err != nil; _, err = os.Stat(fifo) {
-		select {
-		case err := <-ended:
-			t.Fatal(err)
-		default:
-		}
-	}
-	reader, err := os.Open(fifo)
+	reader, err := os.Open(fifo) // It waits for the program.
 	if err != nil {
 		t.Fatal(err)
 	}
