@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
@@ -99,12 +98,12 @@ func TestFabricTest(t *testing.T) {
 	b.waitCondition(t, "a pod of the test", func() bool {
 		return strings.Contains(b.kubectl(t, "-n", suite, "get", "pods", "-l", "app.kubernetes.io/name=heddle-fabric-test"), "1/1")
 	})
-	begin := time.Now()
 	b.applied(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: job, namespace: default}, spec: {
 		terminationGracePeriodSeconds: 0, containers: [{name: main, image: %q, command: [sleep, infinity],
 		resources: {limits: {%s: 8}}}]}}`, cluster.BusyboxImage, gpu))
 	b.kubectl(t, "wait", "pod/job", "--for=condition=Ready", "--timeout="+patience.String())
-	t.Logf("the job runs %v after it was made", time.Since(begin).Round(100*time.Millisecond))
+	t.Log("the job, made and started: ", b.kubectl(t, "get", "pod", "job", "-o",
+		"jsonpath={.metadata.creationTimestamp} {.status.containerStatuses[0].state.running.startedAt}"))
 	if out := <-ended; !strings.Contains(out, "exit 0") || !strings.Contains(out, "Not tested: node1: it gave way to a job") {
 		t.Errorf("the test after the job came: %s", out)
 	}

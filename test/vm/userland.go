@@ -81,7 +81,7 @@ func withDependencies(ctx context.Context, packages []string) ([]string, error) 
 func unpackUserland(ctx context.Context, debs, root string) error {
 	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
 	if err != nil || len(files) == 0 {
-		return fmt.Errorf("there are no packages in %s", debs)
+		return fmt.Errorf("found no packages in %s", debs)
 	}
 	for _, deb := range files {
 		if err := run(ctx, "dpkg-deb", "-x", deb, root); err != nil {

@@ -122,7 +122,7 @@ export function port(f) {
   return [device, rail].filter(Boolean).join(' · ');
 }
 
-/** measure is what is measured of a degraded link, and at which end: "switch symbol-errors". */
+/** measure names the measure of a degraded link, and the end: "switch symbol-errors". */
 export const measure = (f) => [f.end, f.what].filter(Boolean).join(' ');
 
 /** far names a switch, with the port if it is known. */
