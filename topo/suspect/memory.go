@@ -101,8 +101,10 @@ type Memory struct {
 	pods   map[types.UID]*Pod
 	gangs  map[string][]*Pod
 	faults map[string][]Fault
-	// cables has the nodes whose cables are bad now, tested whether each node's cables were measured.
+	// cables has the nodes whose cables are bad now, tested whether each node's cables were measured, and measured
+	// how many were.
 	cables, tested map[string]bool
+	measured       int
 	// groups has the lowest group of each node.
 	groups map[string]string
 	// places has what is suspect at the time judged, the most suspect first, and own the nodes of each gang's failures,
@@ -174,6 +176,7 @@ func (m *Memory) Node(name string, faults []Fault) {
 
 // Remove forgets the cables of a node that was removed. Failures on it stay remembered.
 func (m *Memory) Remove(name string) {
+	m.Tested(name, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.cables, name)
@@ -184,20 +187,25 @@ func (m *Memory) Remove(name string) {
 func (m *Memory) Tested(name string, tested bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tested[name] = tested
+	if m.tested[name] {
+		m.measured--
+	}
+	if m.tested[name] = tested; tested {
+		m.measured++
+	}
 }
 
 // Untested returns the nodes whose cables were not measured, none if that is true of all.
 func (m *Memory) Untested() (nodes []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.measured == 0 {
+		return nil
+	}
 	for name, tested := range m.tested {
 		if !tested {
 			nodes = append(nodes, name)
 		}
-	}
-	if len(nodes) == len(m.tested) {
-		return nil
 	}
 	slices.Sort(nodes)
 	return nodes

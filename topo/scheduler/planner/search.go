@@ -114,21 +114,31 @@ func (s *search) domains(capacity *placement.Capacity) (domains []string, err er
 	} else if len(domains) == 1 {
 		return domains, nil
 	}
-	pods, room := 0, map[string]int{}
+	pods, room, avoided := 0, map[string]int{}, make([]bool, len(s.values))
 	for _, t := range s.gang.Tasks {
 		pods += t.Pods
 	}
+	for _, id := range s.gang.Avoid {
+		avoided[id] = true
+	}
+	last, sum := "", 0 // Neighbors in the tree have the same value: most nodes need no lookup.
 	for id, value := range s.values {
-		if value == "" || slices.Contains(s.gang.Avoid, int32(id)) {
+		if value == "" || avoided[id] {
 			continue
+		}
+		if value != last {
+			room[last] += sum
+			last, sum = value, 0
 		}
 		// The fewest of all classes is right for any mixture of them.
 		fewest := capacity.Fit[0][id]
 		for _, fit := range capacity.Fit[1:] {
 			fewest = min(fewest, fit[id])
 		}
-		room[value] += int(fewest)
+		sum += int(fewest)
 	}
+	room[last] += sum
+	delete(room, "")
 	domains = slices.SortedFunc(maps.Keys(room), func(a, b string) int {
 		if room[a] >= pods && room[b] >= pods {
 			return cmp.Or(cmp.Compare(room[a], room[b]), cmp.Compare(a, b))
