@@ -25,6 +25,9 @@ const maxPlacements = 1 + gangcache.MaxRetries
 // states of the placements that have begun.
 const podGroupKey framework.StateKey = Name + "/podgroup"
 
+// permitTimeout bounds how long a member of a native PodGroup waits for the others, which follow in the same cycle.
+const permitTimeout = time.Minute
+
 var errNotNative = errors.New(
 	"the scheduler's feature gate GenericWorkload is on, and the argument genericWorkload of Heddle is not")
 
@@ -260,4 +263,31 @@ func (p *Plugin) learn(ctx context.Context, c *podGroupCycle) {
 		c.gang.Avoid = append(c.gang.Avoid, nodes...)
 	}
 	c.asked, c.held, c.places, c.first = map[types.UID]bool{}, map[types.UID]bool{}, nil, nil
+}
+
+// permitPodGroup makes a member of a native PodGroup wait until enough members hold a node. GangScheduling does the same,
+// and for each member activates all others, which holds up the scheduler for a second where a gang has 1,000: the
+// documented profile disables that.
+func (p *Plugin) permitPodGroup(pod *corev1.Pod) (*framework.Status, time.Duration) {
+	groups, name := p.handle.PodGroupManager(), *pod.Spec.SchedulingGroup.PodGroupName
+	group, err := groups.PodGroups().Get(pod.Namespace, name)
+	if err != nil {
+		return framework.AsStatus(fmt.Errorf("PodGroup %s: %w", name, err)), 0
+	}
+	state, err := groups.PodGroupStates().Get(pod.Namespace, name)
+	if err != nil {
+		return framework.AsStatus(fmt.Errorf("pods of PodGroup %s: %w", name, err)), 0
+	}
+	switch policy := group.Spec.SchedulingPolicy.Gang; {
+	case policy == nil:
+		return nil, 0
+	case state.ScheduledPodsCount() < int(policy.MinCount):
+		return framework.NewStatus(framework.Wait), permitTimeout
+	}
+	for uid := range state.AssumedPods() {
+		if waiting := p.handle.GetWaitingPod(uid); waiting != nil {
+			waiting.Allow(Name)
+		}
+	}
+	return nil, 0
 }

@@ -243,6 +243,9 @@ func (p *Plugin) Unreserve(_ context.Context, _ framework.CycleState, pod *corev
 func (p *Plugin) Permit(
 	_ context.Context, _ framework.CycleState, pod *corev1.Pod, node string,
 ) (*framework.Status, time.Duration) {
+	if p.cache.IsNative(pod) {
+		return p.permitPodGroup(pod)
+	}
 	switch wait, rejection := p.cache.Permit(pod, node); {
 	case rejection != "":
 		return framework.NewStatus(framework.Unschedulable, rejection), 0
