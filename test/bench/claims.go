@@ -17,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -77,7 +78,8 @@ func (b *claimsBench) measure(ctx context.Context) (rows []row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1
+	config.QPS, config.ContentType = -1, runtime.ContentTypeProtobuf // As the daemon's client.
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf
 	if b.client, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
