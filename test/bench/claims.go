@@ -138,7 +138,6 @@ func (b *claimsBench) measure(ctx context.Context) (rows []row, err error) {
 	const node = "8 GPUs and 12 HCAs, real API server"
 	return []row{
 		atMost("NodePrepareResources of a share, p99", p99(ours), 10, "ms", how),
-		atMost("the same, to the least driver", p99(ours)/p99(theirs), 2, "x", how),
 		atMost("NodePrepareResources of a share, p50, to the least driver", p50(ours)/p50(theirs), 3, "x", how),
 		atMost("start of the driver to all ResourceSlices", after.Seconds(), 2, "s", node),
 		atMost("writes of ResourceSlices, to their number", float64(first)/float64(sliceCount), 1, "x", node),
