@@ -105,12 +105,8 @@ func (s *Set) add(text []byte, namespace string, inside bool) error {
 		}
 		return nil
 	}
-	if o.Namespace == "" {
-		o.Namespace = namespace
-	}
-	if o.Name == "" {
-		o.Name = strings.TrimSuffix(o.GenerateName, "-")
-	}
+	o.Namespace = cmp.Or(o.Namespace, namespace)
+	o.Name = cmp.Or(o.Name, strings.TrimSuffix(o.GenerateName, "-"))
 	switch {
 	case string(text) == "null": // An empty document.
 		return nil
@@ -142,10 +138,12 @@ func (s *Set) object(o *object) (err error) {
 	case o.Kind == "ResourceClaim":
 		claim := resourceapi.ResourceClaim{}
 		err = o.decode(&claim)
+		setCounts(&claim.Spec)
 		s.Claims = append(s.Claims, claim)
 	case o.Kind == "ResourceClaimTemplate":
 		template := &resourceapi.ResourceClaimTemplate{}
 		err = o.decode(template)
+		setCounts(&template.Spec.Spec)
 		s.Templates[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = template
 	case slices.Contains(withoutPods(), o.GroupVersionKind().Group):
 		s.Ignored = append(s.Ignored, o.Kind+" "+o.Name)
@@ -172,6 +170,24 @@ func (o *object) decode(into metav1.Object) error {
 	into.SetName(o.Name)
 	into.SetUID(types.UID(UIDPrefix + o.Kind + "/" + o.Namespace + "/" + o.Name))
 	return nil
+}
+
+// setCounts sets how many devices are requested, as the API server defaults it.
+func setCounts(spec *resourceapi.ResourceClaimSpec) {
+	set := func(mode *resourceapi.DeviceAllocationMode, count *int64) {
+		if *mode = cmp.Or(*mode, resourceapi.DeviceAllocationModeExactCount); *mode != resourceapi.DeviceAllocationModeAll {
+			*count = cmp.Or(*count, 1)
+		}
+	}
+	for i := range spec.Devices.Requests {
+		r := &spec.Devices.Requests[i]
+		if r.Exactly != nil {
+			set(&r.Exactly.AllocationMode, &r.Exactly.Count)
+		}
+		for j := range r.FirstAvailable {
+			set(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
+		}
+	}
 }
 
 // builder makes the pods of an object, until the first error.

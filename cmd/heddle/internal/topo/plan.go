@@ -2,6 +2,7 @@ package topo
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -108,11 +109,7 @@ func fitText(fit *explain.Fit, now time.Time) string {
 func placeTable(places []explain.Place) string {
 	rows := [][]string{{"RANK", "POD", "NODE"}}
 	for rank, p := range places {
-		node := p.Node
-		if node == "" {
-			node = "- (beyond its minimum)"
-		}
-		rows = append(rows, []string{fmt.Sprint(rank), p.Pod, node})
+		rows = append(rows, []string{fmt.Sprint(rank), p.Pod, cmp.Or(p.Node, "- (beyond its minimum)")})
 	}
 	return cli.Table(rows)
 }
