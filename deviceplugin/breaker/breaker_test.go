@@ -54,7 +54,7 @@ func (n *node) start()  { n.pod(func(p *Pod) { p.Started = p.Admitted }) }
 
 // shows describes the node in a few words.
 func (n *node) shows() string {
-	out := fmt.Sprintf("%s %d", n.Phase, len(n.Failures))
+	out := fmt.Sprintf("%s %d", n.Phase, min(n.Failed, Threshold))
 	if n.Phase == Withdrawn || n.Kept != "" {
 		out += " for " + n.Until(first).Sub(n.now).String()
 	}
