@@ -315,10 +315,8 @@ func (r *releases) end(m *machine.Machine) (back []string) {
 func (r *releases) save(m *machine.Machine) {
 	dump, err := machine.Encode(m)
 	if err == nil {
-		var text []byte
-		if text, err = json.Marshal(SavedRelease{Request: r.asked, Machine: dump}); err == nil {
-			err = hostfile.Write(filepath.Join(r.StateDir, releaseFile), text, 0o600, hostfile.Durable)
-		}
+		saved := SavedRelease{Request: r.asked, Machine: dump}
+		err = hostfile.WriteJSON(filepath.Join(r.StateDir, releaseFile), saved, 0o600, hostfile.Durable)
 	}
 	if err != nil {
 		r.Log.Warn("release of GPUs not saved", "err", err)

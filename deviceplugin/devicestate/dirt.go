@@ -36,21 +36,22 @@ type dirt struct {
 	text  string
 }
 
-// awaitGPUs is await for those of a container. What pods that are gone had is nobody's.
+// awaitGPUs is await for those that a container has not yet. What pods that are gone had is nobody's.
 func (s *State) awaitGPUs(ctx context.Context, c kubelet.Container, gpus []cdi.DeviceGPU, seen *observation) error {
 	if seen.CheckpointErr == nil {
 		s.expire(seen, liveDevices(seen))
 	}
 	var uuids []string
 	for i := range gpus {
-		uuids = append(uuids, gpus[i].UUID)
+		if !s.usersOf(gpus[i].UUID)[c.UID] {
+			uuids = append(uuids, gpus[i].UUID)
+		}
 	}
-	return s.await(ctx, c.Name, c.Pod, uuids)
+	return s.await(ctx, c.Name, uuids)
 }
 
-// await returns once GPUs that a pod is about to get, and has not yet, are clean, or fails with what is on them.
-func (s *State) await(ctx context.Context, container string, pod kubelet.Pod, uuids []string) error {
-	uuids = slices.DeleteFunc(slices.Clone(uuids), func(uuid string) bool { return s.usersOf(uuid)[pod.UID] })
+// await returns once GPUs that a container or a claim is about to get are clean, or fails with what is on them.
+func (s *State) await(ctx context.Context, container string, uuids []string) error {
 	for len(uuids) > 0 && s.inventory.Load().Config.Health.Checks(config.CheckDirty) {
 		reasons, found := s.look(ctx, uuids)
 		if len(reasons) == 0 {

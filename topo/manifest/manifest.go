@@ -104,8 +104,6 @@ func (s *Set) add(text []byte, namespace string, inside bool) error {
 	o.Namespace = cmp.Or(o.Namespace, namespace)
 	o.Name = cmp.Or(o.Name, strings.TrimSuffix(o.GenerateName, "-"))
 	switch {
-	case string(text) == "null": // An empty document.
-		return nil
 	case o.Kind == "List":
 		return errors.New("unsupported List in a List")
 	case o.Kind == "":

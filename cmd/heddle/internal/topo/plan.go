@@ -117,8 +117,6 @@ func placeTable(places []explain.Place) string {
 // whenText says when pods fit, and what that assumes.
 func whenText(w *explain.When, now time.Time) string {
 	switch {
-	case w == nil:
-		return ""
 	case w.Never != "":
 		return "\nThey never fit: " + cli.Printable(w.Never) + "\n"
 	case w.At.IsZero():
