@@ -104,11 +104,7 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 		http.Error(w, "ask for ?namespace= and &name= of a pod or a gang", http.StatusBadRequest)
 		return
 	}
-	var answer *explain.Answer
-	groups, err := groupsOf(now)
-	if err == nil {
-		answer, err = s.options.Pending.Explain(r.Context(), groups, namespace, name)
-	}
+	answer, err := s.options.Pending.Explain(r.Context(), now.Tree.Groups(), namespace, name)
 	if err == nil && answer.API != "" {
 		answer.Avoids, _ = s.options.Suspects.Avoid(namespace+"/"+answer.Name, time.Now())
 	}
@@ -137,11 +133,7 @@ func (s *Server) plan(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	var answer *explain.Fit
-	groups, err := groupsOf(now)
-	if err == nil {
-		answer, err = s.options.Pending.Fit(r.Context(), groups, set)
-	}
+	answer, err := s.options.Pending.Fit(r.Context(), now.Tree.Groups(), set)
 	s.listed(w, r, answer, err)
 }
 
@@ -159,15 +151,6 @@ func (s *Server) listed(w http.ResponseWriter, r *http.Request, answer any, err 
 	default:
 		s.encode(w, r, answer)
 	}
-}
-
-// groupsOf returns the tree as clients read it.
-func groupsOf(now *snapshot.Snapshot) (groups []v1alpha1.Group, err error) {
-	var b bytes.Buffer
-	if err = now.Tree.Write(&b); err == nil {
-		err = json.Unmarshal(b.Bytes(), &groups)
-	}
-	return groups, err
 }
 
 // node is GET /v1/nodes/{name}.
