@@ -5,18 +5,18 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // Occupant is a process on a GPU. Command is as the kernel has it, cut to 15 bytes.
 type Occupant struct {
-	PID     int
+	gpu.Process
+
 	Command string
 	// Pod is the UID of its pod, empty for a process of none; Ended is whether the pod has ended.
 	Pod   string
 	Ended bool
-	// Passive is set for one without a compute context, which may only watch. Bytes are its memory, -1 if unknown.
-	Passive bool
-	Bytes   int64
 }
 
 // monitors begin the commands of programs that have compute contexts without the work of a pod: MPS, which a new

@@ -67,7 +67,7 @@ func (s State) See(now time.Time, pods []Pod, settled bool, first time.Duration)
 	if s.Phase == Withdrawn && !now.Before(s.Until(first)) {
 		s.Phase, s.At = Probing, now // Pods that failed before do not count as the probe.
 	}
-	s.Counted, s.Probed = nil, false
+	s.Counted, s.Probed = map[types.UID]bool{}, false
 	for i := range pods {
 		p := &pods[i]
 		switch {
@@ -82,9 +82,6 @@ func (s State) See(now time.Time, pods []Pod, settled bool, first time.Duration)
 			}
 		case !settled && !p.Rejected:
 			continue
-		}
-		if s.Counted == nil {
-			s.Counted = map[types.UID]bool{}
 		}
 		s.Counted[p.UID] = true
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -34,7 +35,7 @@ func (n *node) look(after time.Duration) {
 	if err == nil {
 		err = json.Unmarshal(text, &read)
 	}
-	if err != nil || !cmp.Equal(n.State, read) {
+	if err != nil || !cmp.Equal(n.State, read, cmpopts.EquateEmpty()) {
 		panic(fmt.Sprintf("%v: %s", err, cmp.Diff(n.State, read)))
 	}
 }

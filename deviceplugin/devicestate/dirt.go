@@ -57,8 +57,9 @@ func (s *State) await(ctx context.Context, container string, uuids []string) err
 		if len(reasons) == 0 {
 			break
 		}
-		why := strings.Join(reasons, "; ")
-		err := &allocate.RejectedError{Container: container, Kind: allocate.RejectedDirty, Reason: why}
+		err := &allocate.RejectedError{
+			Container: container, Kind: allocate.RejectedDirty, Reason: strings.Join(reasons, "; "),
+		}
 		if s.options.Now().Sub(found) >= dyingFor {
 			return err
 		}
@@ -122,11 +123,9 @@ func (s *State) look(ctx context.Context, uuids []string) (reasons []string, new
 			s.options.Log.Info("dirt on a GPU changed", "gpu", uuid, "dirt", what)
 			s.changed.Notify()
 		}
-		if found.text == "" {
-			continue
-		}
-		if reasons = append(reasons, found.text); found.since.After(newest) {
-			newest = found.since
+		if found.text != "" {
+			reasons = append(reasons, found.text)
+			newest = slices.MaxFunc([]time.Time{newest, found.since}, time.Time.Compare)
 		}
 	}
 	return reasons, newest
@@ -164,7 +163,7 @@ func (s *State) occupants(processes []gpu.Process) (all []allocate.Occupant) {
 			pod = "unknown" // And so none that has ended.
 		}
 		all = append(all, allocate.Occupant{
-			PID: p.PID, Command: s.options.Processes.Command(p.PID), Pod: pod, Ended: ended, Bytes: p.Bytes, Passive: p.Passive,
+			Process: p, Command: s.options.Processes.Command(p.PID), Pod: pod, Ended: ended,
 		})
 	}
 	return all
