@@ -34,8 +34,7 @@ import (
 func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(new(time.Now()))
 	c := a.resolve(a.monitor.Snapshot().Machine)
-	a.monitor.Configure(c)
-	a.monitor.SetDirty(a.state.Dirty(c.Health.DirtyAfter))
+	a.monitor.Configure(c, a.state.Dirty(c.Health.DirtyAfter))
 	// The machine that health was judged of, so that no part is ahead of another.
 	found := a.monitor.Snapshot()
 	m := c.Serving(found.Machine)
