@@ -40,8 +40,8 @@ const (
 	// Below 100 CRC errors a second NVLinks are as they should be (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR in NVIDIA's
 	// dcgm_gpu_hardware_limits.h).
 	dcgm = "DCGM"
-	// The driver calls an error fatal if the switch, and the GPUs behind it, need a reset (Fabric Manager for NVIDIA NVSwitch
-	// Systems User Guide, SXid errors).
+	// The driver calls an error fatal if the switch, and the GPUs behind it, need a reset (Fabric Manager for NVIDIA
+	// NVSwitch Systems User Guide, SXid errors).
 	driver = "NVSwitch driver"
 )
 
