@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
@@ -33,16 +32,15 @@ func NewCommand() *cobra.Command {
 
 // options are the flags of `heddle fabric test`.
 type options struct {
-	group, namespace, image, agentImage, scheduler string
-	nodes, perftest                                []string
-	seconds, uplinks, ranks                        int
-	maxDuration                                    time.Duration
-	dryRun, label                                  bool
-	launcher                                       string
-	limit                                          float64
-	railEnv                                        string
-	env                                            []string
-	pullSecrets                                    []corev1.LocalObjectReference
+	group, namespace, image, scheduler string
+	nodes, perftest                    []string
+	seconds, uplinks, ranks            int
+	maxDuration                        time.Duration
+	dryRun, label                      bool
+	launcher                           string
+	limit                              float64
+	railEnv                            string
+	env                                []string
 	// collective is the command after --.
 	collective []string
 }
@@ -56,7 +54,7 @@ func testCommand() *cobra.Command {
 
 A pod with all devices of its node runs on each node, at the lowest priority: a
 job that needs the node evicts it at once, and the test goes on without. The
-image needs perftest. First each HCA is measured alone, then ports on the same
+image needs perftest and coreutils. First each HCA is measured alone, then ports on the same
 leaf in pairs, then pairs of leaves, no HCA twice at a time; slow flows are
 measured again. The part that all slow flows have in common is named.
 
@@ -77,7 +75,6 @@ heddle topo bandwidth shows the results.`,
 	f.StringVar(&o.group, "group", "", "name of a `group` of the topology tree, such as leaf-1")
 	f.StringSliceVar(&o.nodes, "nodes", nil, "the `nodes`, comma-separated")
 	f.StringVar(&o.image, "image", "", "`image` with perftest, and the collective's programs")
-	f.StringVar(&o.agentImage, "agent-image", "", "`image` heddle; default the daemons' registry and tag")
 	f.StringVar(&o.scheduler, "scheduler", "heddle-scheduler", "`name` of the scheduler of the test's pods")
 	f.DurationVar(&o.maxDuration, "max-duration", 30*time.Minute, "end the test after this time with what was measured")
 	f.IntVar(&o.seconds, "seconds", 3, "duration of a measurement of bandwidth, in `seconds`")
@@ -151,9 +148,6 @@ func (t *test) run(ctx context.Context) (*Answer, error) {
 	if t.o.dryRun {
 		return t.plan(), nil
 	}
-	if err := t.findAgent(ctx); err != nil {
-		return nil, err
-	}
 	p := newPods(t.client, t.o)
 	// A client that is interrupted cleans up as well.
 	defer func() {
@@ -163,18 +157,15 @@ func (t *test) run(ctx context.Context) (*Answer, error) {
 			t.note("%v", err)
 		}
 	}()
-	if err := p.lock(ctx, t.nodes, time.Now().Add(t.o.maxDuration+startTimeout)); err != nil {
+	if err := p.lock(ctx, t.nodes); err != nil {
 		return nil, err
 	}
 	if err := p.start(ctx, t.nodes); err != nil {
 		return nil, err
 	}
 	t.answer.Skipped = p.skipped
-	if len(p.byNode) == 0 {
-		return nil, fmt.Errorf("no node can be tested: %s", reasons(p.skipped))
-	}
 	return t.measure(ctx, &measure.Nodes{
-		Nodes: p.nodes(), Seconds: t.o.seconds, Iterations: iterations, Args: t.o.perftest,
+		Executor: p, Hosts: p.hosts(), Seconds: t.o.seconds, Iterations: iterations, Args: t.o.perftest,
 	})
 }
 
@@ -197,38 +188,24 @@ func reasons(skipped map[string]string) string {
 	return cli.First(all, 3, "; ")
 }
 
-// findAgent completes the image of the agent and the secrets for images by a pod of heddle-topo-worker.
-func (t *test) findAgent(ctx context.Context) error {
-	const worker = "heddle-topo-worker"
-	list, err := cluster.Read[corev1.PodList](ctx, t.client.Get().Namespace(t.o.namespace).Resource("pods").
-		Param("labelSelector", cluster.AppLabel+"="+worker).Param("limit", "1"), "pods of "+worker)
-	if err != nil {
-		return err
-	}
-	for i := range list.Items {
-		spec := &list.Items[i].Spec
-		t.o.pullSecrets = spec.ImagePullSecrets
-		before, after, ok := strings.Cut(spec.Containers[0].Image, "heddle-node")
-		if ok && t.o.agentImage == "" {
-			t.o.agentImage = before + "heddle" + after
-		}
-	}
-	if t.o.agentImage == "" {
-		return fmt.Errorf("no pod of %s in namespace %s has the image heddle-node: give --agent-image", worker, t.o.namespace)
-	}
-	return nil
-}
-
 // measure runs the rounds, and then the collective.
 func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.o.maxDuration)
 	defer cancel()
 	var ports []fabrictest.Port
 	for _, n := range t.nodes {
-		if _, ok := on.Nodes[n.name]; ok {
-			n.probe(ctx, on)
-			ports = append(ports, n.ports...)
+		if _, ok := on.Hosts[n.name]; !ok {
+			continue
 		}
+		if err := n.probe(ctx, on); err != nil {
+			t.answer.Skipped[n.name] = cli.Printable(err.Error())
+			delete(on.Hosts, n.name)
+			continue
+		}
+		ports = append(ports, n.ports...)
+	}
+	if len(ports) == 0 {
+		return nil, fmt.Errorf("no node can be tested: %s", reasons(t.answer.Skipped))
 	}
 	pairs := fabrictest.NewTest(ports, fabrictest.DefaultPlan(t.o.uplinks))
 	for flows := pairs.Next(); flows != nil; flows = pairs.Next() {
@@ -247,8 +224,8 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 	}
 	t.answer.Incomplete = ctx.Err() != nil
 	for _, node := range pairs.Gone() {
-		t.answer.Skipped[node] = "it gave way to a job, or died"
-		delete(on.Nodes, node)
+		t.answer.Skipped[node] = measure.ErrGone.Error()
+		delete(on.Hosts, node)
 	}
 	t.answer.add(pairs)
 	// The results are written although the time is over or the client is interrupted.
@@ -263,11 +240,10 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 func (t *test) collective(ctx context.Context, on *measure.Nodes) error {
 	program := &measure.Collective{
 		Launcher: measure.Launcher(t.o.launcher), Args: t.o.collective, Ranks: t.o.ranks, Env: t.o.env,
-		RSH: agentPath + " rsh",
 	}
 	var nodes []*node
 	for _, n := range t.nodes {
-		if _, ok := on.Nodes[n.name]; ok {
+		if _, ok := on.Hosts[n.name]; ok {
 			nodes = append(nodes, n)
 		}
 	}

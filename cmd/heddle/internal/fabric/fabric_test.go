@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,8 +76,8 @@ func TestObjectName(t *testing.T) {
 
 // TestPod checks what the guarantees of a test rest on: the pod has all devices of its node, gives way at once, and ends.
 func TestPod(t *testing.T) {
-	p := newPods(&cluster.Client{}, &options{namespace: "ns", image: "perftest", agentImage: "heddle", scheduler: "s", maxDuration: time.Hour})
-	p.secrets["leaf-1"], p.run = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", UID: "u"}}, "u"
+	p := newPods(&cluster.Client{}, &options{namespace: "ns", image: "perftest", scheduler: "s", maxDuration: time.Hour})
+	p.leases["leaf-1"], p.run = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "key", UID: "u"}}, "u"
 	all := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	pod := p.pod(&node{name: "GPU-1.example", group: "leaf-1", devices: all})
 	s := &pod.Spec
