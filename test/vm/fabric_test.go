@@ -27,7 +27,7 @@ const (
 func (b *bed) shape(ctx context.Context, t *testing.T, node, rail int, netem string) {
 	t.Helper()
 	p := &b.ports[port(node, rail)]
-	args := strings.Fields("tc qdisc replace dev " + p.Netdev + " root netem limit 10000 " + netem)
+	args := strings.Fields("/sbin/tc qdisc replace dev " + p.Netdev + " root netem limit 10000 " + netem)
 	if out, err := b.on.Run(ctx, p.Node, args); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
