@@ -45,7 +45,7 @@ func startBed(ctx context.Context, t *testing.T) *bed {
 	}
 	g, err := vm.Prepare(ctx, cache, t.Output())
 	skipMissing(t, err)
-	root, err := vm.Userland(ctx, cache, t.Output(), []string{"perftest", "iproute2", "openmpi-bin"}, "libopenmpi-dev")
+	root, err := vm.Userland(ctx, cache, t.Output(), []string{"perftest", "iproute2", "openmpi-bin", "coreutils"}, "libopenmpi-dev")
 	skipMissing(t, err)
 	files := t.TempDir()
 	// A link that the package's script would make.

@@ -123,6 +123,9 @@ func (n *Nodes) perftest(ctx context.Context, from, to *fabrictest.Port, args []
 	client := append(side(from), n.Hosts[to.Node])
 	for {
 		output, err := n.Run(ctx, from.Node, client)
+		if err == nil {
+			<-ended
+		}
 		if err == nil || !strings.Contains(output, "Couldn't connect") {
 			return output, err
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
@@ -39,6 +40,8 @@ func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, command []string, st
 		_, fault := io.Copy(stdout, from)
 		_ = from.CloseWithError(fault)
 	}()
+	// client-go logs what it returns, and that a WebSocket it closed no longer answers.
+	ctx = logr.NewContext(ctx, logr.Discard())
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: to})
 	_ = to.Close()
 	<-copied

@@ -1,6 +1,9 @@
 package fabric
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 	"github.com/heddle-dev/heddle/test/clitest"
 	"github.com/heddle-dev/heddle/topo/fabrictest"
+	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
 )
 
 func TestUsage(t *testing.T) {
@@ -114,5 +118,50 @@ func TestPorts(t *testing.T) {
 	n.read("hca mlx5_0 16 28.41.1000 16.0 GT/s PCIe \nhca mlx5_3 8 28.41.1000 8.0 GT/s PCIe \nVersion: 6.10\nnoise\nhca mlx5_9\n")
 	if n.ports[0].Gbps != 0.85*256 || n.ports[1].Gbps != 0.85*64 || n.versions != "perftest 6.10, firmware 28.41.1000" {
 		t.Errorf("%+v, %s", n.ports, n.versions)
+	}
+}
+
+// mpirun stands in for the nodes of a collective: rail 1 of node c is slow.
+type mpirun struct{ runs []string }
+
+func (m *mpirun) Exec(_ context.Context, node string, command []string, out io.Writer) error {
+	line := strings.Join(command, " ")
+	busbw := 100
+	if _, rail, ok := strings.Cut(line, "NCCL_IB_HCA=="); strings.Contains(line, "host-c:8") && (!ok || strings.HasPrefix(rail, "mlx5_3,mlx5_7 ")) {
+		busbw = 20
+	}
+	_, args, _ := strings.Cut(line, " --host ")
+	m.runs = append(m.runs, node+": "+args)
+	_, err := fmt.Fprintf(out, "  1024  256  float  sum  -1  12.0  0.09  0.16  0  12.1  0.08  %d  0\n", busbw)
+	return err
+}
+
+// TestCollective names a rail whose HCA has another name on the slow node.
+func TestCollective(t *testing.T) {
+	m := &mpirun{}
+	on := &measure.Nodes{Executor: m, Hosts: map[string]string{}}
+	c := testCommand()
+	c.SetErr(t.Output())
+	run := &test{c: c, o: &options{launcher: "mpi", ranks: 8, railEnv: "NCCL_IB_HCA==%s", collective: []string{"all_reduce_perf"}}}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		n := &node{name: name, ports: []fabrictest.Port{{HCA: "mlx5_0"}, {HCA: "mlx5_3", Rail: 1}}}
+		if name == "c" {
+			n.ports[1].HCA = "mlx5_7"
+		}
+		on.Hosts[name], run.nodes = "host-"+name, append(run.nodes, n)
+	}
+	if err := run.collective(t.Context(), on); err != nil {
+		t.Fatal(err)
+	}
+	want := &Collective{GBps: 20, Best: 100, Runs: 6, Slow: []string{"c"}, Rail: new(int32(1))}
+	if diff := cmp.Diff(want, run.answer.Collective); diff != "" {
+		t.Errorf("result (-want +got):\n%s", diff)
+	}
+	if got := run.answer.Faults; len(got) != 1 || got[0].Where[0] != "c rail 1" || got[0].Limit != "80.0 GB/s" {
+		t.Errorf("faults %+v", got)
+	}
+	const last = "a: host-a:8,host-c:8 -np 16 --bind-to none -x NCCL_IB_HCA==mlx5_3,mlx5_7 all_reduce_perf"
+	if got := m.runs[len(m.runs)-1]; got != last {
+		t.Errorf("the last run %q, want %q", got, last)
 	}
 }
