@@ -85,7 +85,7 @@ func (f *fabric) perftest(ctx context.Context, args []string, out io.Writer) err
 			return errors.New("the port is taken")
 		}
 		f.mu.Unlock()
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		f.mu.Lock()
 		server = make(chan struct{})
 		f.servers[port] = server

@@ -15,7 +15,8 @@ import (
 // Exec runs a command in a pod with one container, and copies what it prints to stdout. It needs the rights to get and
 // create pods/exec. The command does not end with ctx. An exit code other than 0 is an error as well.
 func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, command []string, stdout io.Writer) error {
-	request := c.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").Param("stdout", "true")
+	request := c.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").
+		Param("stdout", "true")
 	for _, word := range command {
 		request.Param("command", word)
 	}

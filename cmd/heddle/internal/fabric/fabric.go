@@ -54,9 +54,10 @@ func testCommand() *cobra.Command {
 
 A pod with all devices of its node runs on each node, at the lowest priority: a
 job that needs the node evicts it at once, and the test goes on without. The
-image needs perftest and coreutils. First each HCA is measured alone, then ports on the same
-leaf in pairs, then pairs of leaves, no HCA twice at a time; slow flows are
-measured again. The part that all slow flows have in common is named.
+image needs perftest, sh and coreutils. First each HCA is measured alone, then
+ports on the same leaf in pairs, then pairs of leaves, no HCA twice at a time;
+slow flows are measured again. The part that all slow flows have in common is
+named.
 
 With a command after --, it then runs that collective on all nodes, and if it is
 slow on halves of them until one node, and one of its rails, is left. The

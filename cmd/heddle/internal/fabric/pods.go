@@ -152,34 +152,10 @@ func (p *pods) start(ctx context.Context, nodes []*node) error {
 		}
 		p.byNode[n.name] = pod
 	}
-	end := time.Now().Add(startTimeout)
-	for {
-		late := time.Now().After(end)
-		list, err := cluster.Read[corev1.PodList](ctx, p.client.Get().Namespace(p.o.namespace).Resource("pods").
-			Param("labelSelector", runLabel+"="+p.run), "pods of the test")
-		if err != nil {
+	for end := time.Now().Add(startTimeout); ; {
+		all, err := p.look(ctx, time.Now().After(end))
+		if all || err != nil {
 			return err
-		}
-		all := true
-		for node, pod := range p.byNode {
-			at := slices.IndexFunc(list.Items, func(o corev1.Pod) bool { return o.UID == pod.UID })
-			reason, ready := "its pod is gone", false
-			if at >= 0 {
-				p.byNode[node] = &list.Items[at]
-				reason, ready = state(&list.Items[at], late)
-			}
-			all = all && (ready || reason != "")
-			if reason == "" {
-				continue
-			}
-			p.skipped[node] = reason
-			delete(p.byNode, node)
-			if err := remove(ctx, p.client.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name)); err != nil {
-				return fmt.Errorf("delete pod %s: %w", pod.Name, err)
-			}
-		}
-		if all {
-			return nil
 		}
 		select {
 		case <-time.After(poll):
@@ -187,6 +163,33 @@ func (p *pods) start(ctx context.Context, nodes []*node) error {
 			return fmt.Errorf("start pods: %w", ctx.Err())
 		}
 	}
+}
+
+// look reads the state of the pods, deletes those that cannot run, and reports whether all others run.
+func (p *pods) look(ctx context.Context, late bool) (all bool, err error) {
+	list, err := cluster.Read[corev1.PodList](ctx, p.client.Get().Namespace(p.o.namespace).Resource("pods").
+		Param("labelSelector", runLabel+"="+p.run), "pods of the test")
+	if err != nil {
+		return false, err
+	}
+	all = true
+	for node, pod := range p.byNode {
+		reason, ready := "its pod is gone", false
+		if at := slices.IndexFunc(list.Items, func(o corev1.Pod) bool { return o.UID == pod.UID }); at >= 0 {
+			p.byNode[node] = &list.Items[at]
+			reason, ready = state(&list.Items[at], late)
+		}
+		if reason == "" {
+			all = all && ready
+			continue
+		}
+		p.skipped[node] = reason
+		delete(p.byNode, node)
+		if err := remove(ctx, p.client.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name)); err != nil {
+			return false, fmt.Errorf("delete pod %s: %w", pod.Name, err)
+		}
+	}
+	return all, nil
 }
 
 // state reports whether a pod runs, or why it cannot.
