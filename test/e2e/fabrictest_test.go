@@ -111,9 +111,9 @@ func TestFabricTest(t *testing.T) {
 	b.nothingLeft(t)
 
 	// While the job runs, the node is not idle.
-	_, code = b.fabric(t.Context(), t, notes, append(args, "--seconds", "1")...)
-	if code != 2 || !strings.Contains(read(t, notes), "it is not idle") {
-		t.Errorf("on a busy node: exit %d\n%s", code, read(t, notes))
+	out, code = b.fabric(t.Context(), t, notes, append(args, "--seconds", "1")...)
+	if code != 2 || !strings.Contains(out, "Not tested: node1: it is not idle") {
+		t.Errorf("on a busy node: exit %d\n%s%s", code, out, read(t, notes))
 	}
 	b.kubectl(t, "delete", "pod", "job", "--now")
 

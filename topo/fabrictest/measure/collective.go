@@ -6,22 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/topo/fabrictest"
 )
 
-// Launcher starts the ranks of a collective.
-type Launcher string
-
-// The launchers.
+// The launchers of a collective's ranks.
 const (
 	// MPI is Open MPI's mpirun on the first node.
-	MPI Launcher = "mpi"
+	MPI = "mpi"
 	// Torchrun runs the command on all nodes with the variables that torchrun and torch.distributed read.
-	Torchrun Launcher = "torchrun"
+	Torchrun = "torchrun"
 )
 
 // ErrGone means that a node of a collective gave way to a job, or died.
@@ -29,7 +28,7 @@ var ErrGone = errors.New("it gave way to a job, or died")
 
 // Collective is a program that measures a collective, and prints as nccl-tests do.
 type Collective struct {
-	Launcher Launcher
+	Launcher string
 	Args     []string
 	// Ranks is the number of ranks of each node.
 	Ranks int
@@ -42,13 +41,11 @@ const masterPort = 29500
 // Collective runs a collective on nodes and returns the bus bandwidth of its largest size, in GB/s.
 func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes, env []string) (float64, error) {
 	env = append(env, c.Env...)
-	var output string
-	var err error
+	run := n.mpirun
 	if c.Launcher == Torchrun {
-		output, err = n.torchrun(ctx, c, nodes, env)
-	} else {
-		output, err = n.mpirun(ctx, c, nodes, env)
+		run = n.torchrun
 	}
+	output, err := run(ctx, c, nodes, env)
 	var sizes []fabrictest.Size
 	if err == nil {
 		sizes, err = fabrictest.ParseCollective(output)
@@ -68,72 +65,69 @@ func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes, env []stri
 	return sizes[len(sizes)-1].Busbw, nil
 }
 
-// rshAgent is the command by which mpirun starts its daemons on other nodes, with the host and a shell command as
-// arguments: what it prints is run there. It succeeds before, as mpirun's daemons leave the command's session too.
-const rshAgent = "echo heddle-rsh"
+// rsh begins the lines by which mpirun starts its daemons: its agent for other nodes is echo, which prints the host and
+// a shell command. It has succeeded before the command is run there, and mpirun waits for the daemon.
+const rsh = "heddle-rsh"
 
 // mpirun starts ranks from the first node.
-func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) (string, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) (output string, err error) {
 	hosts, byHost := make([]string, len(nodes)), map[string]string{}
 	for i, node := range nodes {
 		hosts[i], byHost[n.Hosts[node]] = n.Hosts[node]+":"+strconv.Itoa(c.Ranks), node
 	}
 	args := []string{
-		"mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", rshAgent, "--mca", "plm_rsh_no_tree_spawn", "1",
+		"mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", "echo " + rsh, "--mca", "plm_rsh_no_tree_spawn", "1",
 		"--host", strings.Join(hosts, ","), "-np", strconv.Itoa(len(nodes) * c.Ranks), "--bind-to", "none",
 	}
 	for _, variable := range env {
 		args = append(args, "-x", variable)
 	}
+	all, ctx := errgroup.WithContext(ctx)
 	printed, out := io.Pipe()
-	var daemons sync.WaitGroup
-	daemons.Go(func() {
+	all.Go(func() (err error) {
+		defer func() { _ = out.Close() }()
+		output, err = n.run(ctx, nodes[0], append(args, c.Args...), out)
+		return err
+	})
+	all.Go(func() error {
 		for lines := bufio.NewReader(printed); ; {
 			line, err := lines.ReadString('\n')
 			if err != nil {
-				return
+				return nil // mpirun has ended.
 			}
-			host, command, _ := strings.Cut(strings.TrimPrefix(line, "heddle-rsh "), " ")
-			if node, ok := byHost[host]; ok && strings.HasPrefix(line, "heddle-rsh ") {
-				daemons.Go(func() {
-					if _, err := n.Run(ctx, node, []string{"sh", "-c", command}); err != nil {
-						cancel(err)
-					}
-				})
+			words := strings.SplitN(line, " ", 3)
+			if len(words) < 3 || words[0] != rsh || byHost[words[1]] == "" {
+				continue
 			}
+			all.Go(func() error {
+				_, err := n.Run(ctx, byHost[words[1]], []string{"sh", "-c", words[2]})
+				return err
+			})
 		}
 	})
-	output, err := n.run(ctx, nodes[0], append(args, c.Args...), out)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause
-	}
-	_ = out.Close()
-	cancel(nil)
-	daemons.Wait()
+	err = all.Wait()
 	return output, err
 }
 
 // torchrun runs the command on all nodes; the first one prints.
-func (n *Nodes) torchrun(ctx context.Context, c *Collective, nodes, env []string) (string, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	outputs, faults := make([]string, len(nodes)), make([]error, len(nodes))
-	var all sync.WaitGroup
+func (n *Nodes) torchrun(ctx context.Context, c *Collective, nodes, env []string) (output string, err error) {
+	all, ctx := errgroup.WithContext(ctx) // The others would wait for one that fails.
 	for i, node := range nodes {
-		all.Go(func() {
-			own := append([]string{
-				"env", "MASTER_ADDR=" + n.Hosts[nodes[0]], "MASTER_PORT=" + strconv.Itoa(masterPort),
-				"NNODES=" + strconv.Itoa(len(nodes)), "NODE_RANK=" + strconv.Itoa(i), "NPROC_PER_NODE=" + strconv.Itoa(c.Ranks),
-				"PET_NNODES=" + strconv.Itoa(len(nodes)), "PET_NODE_RANK=" + strconv.Itoa(i),
-				"PET_NPROC_PER_NODE=" + strconv.Itoa(c.Ranks), "PET_MASTER_ADDR=" + n.Hosts[nodes[0]],
-				"PET_MASTER_PORT=" + strconv.Itoa(masterPort),
-			}, env...)
-			if outputs[i], faults[i] = n.Run(ctx, node, append(own, c.Args...)); faults[i] != nil {
-				cancel() // The others would wait for it.
+		args := []string{"env"}
+		for variable, value := range map[string]string{
+			"MASTER_ADDR": n.Hosts[nodes[0]], "MASTER_PORT": strconv.Itoa(masterPort), "NNODES": strconv.Itoa(len(nodes)),
+			"NODE_RANK": strconv.Itoa(i), "NPROC_PER_NODE": strconv.Itoa(c.Ranks),
+		} {
+			args = append(args, variable+"="+value, "PET_"+variable+"="+value)
+		}
+		all.Go(func() error {
+			out, err := n.Run(ctx, node, slices.Concat(args, env, c.Args))
+			if i == 0 {
+				output = out
 			}
+			return err
 		})
 	}
-	all.Wait()
-	return outputs[0], errors.Join(faults...)
+	err = all.Wait()
+	return output, err
 }

@@ -36,7 +36,7 @@ type Nodes struct {
 }
 
 const (
-	// basePort is the first TCP port of perftest's servers, ports their number. One that was left behind has its own.
+	// basePort is the first TCP port of perftest's servers, ports their number: one that was left behind keeps its own.
 	basePort, ports = 18600, 10000
 	// limit is the time of one program of perftest beside the measurement itself.
 	limit = 30 * time.Second
@@ -147,6 +147,7 @@ func (n *Nodes) perftest(ctx context.Context, from, to *fabrictest.Port, args []
 func reason(output string) string {
 	output, _, perftest := strings.Cut(output, "\n-----")
 	lines := strings.Split(strings.TrimSpace(output), "\n")
+	lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, rsh+" ") })
 	if perftest || len(lines) <= 3 {
 		return strings.Join(strings.Fields(strings.Join(lines, "; ")), " ")
 	}

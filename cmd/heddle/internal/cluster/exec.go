@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,15 +23,9 @@ func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, command []string, st
 	}
 	at := request.URL()
 	socket, err := remotecommand.NewWebSocketExecutor(c.config, http.MethodGet, at.String())
-	if err != nil {
-		return fmt.Errorf("run a command: %w", err)
-	}
-	plain, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, at)
-	if err != nil {
-		return fmt.Errorf("run a command: %w", err)
-	}
-	executor, err := remotecommand.NewFallbackExecutor(socket, plain, isUpgradeFailure)
-	if err != nil {
+	plain, plainErr := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, at)
+	executor, bothErr := remotecommand.NewFallbackExecutor(socket, plain, isUpgradeFailure)
+	if err := errors.Join(err, plainErr, bothErr); err != nil {
 		return fmt.Errorf("run a command: %w", err)
 	}
 	// A stream that ends with ctx may still copy.

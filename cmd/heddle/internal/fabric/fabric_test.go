@@ -80,8 +80,8 @@ func TestObjectName(t *testing.T) {
 
 // TestPod checks what the guarantees of a test rest on: the pod has all devices of its node, gives way at once, and ends.
 func TestPod(t *testing.T) {
-	p := newPods(&cluster.Client{}, &options{namespace: "ns", image: "perftest", scheduler: "s", maxDuration: time.Hour})
-	p.leases["leaf-1"], p.run = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "key", UID: "u"}}, "u"
+	p := newTest(nil, &options{namespace: "ns", image: "perftest", scheduler: "s", maxDuration: time.Hour}, &cluster.Client{})
+	p.leases["leaf-1"], p.id = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "key", UID: "u"}}, "u"
 	all := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
 	pod := p.pod(&node{name: "GPU-1.example", group: "leaf-1", devices: all})
 	s := &pod.Spec
@@ -142,7 +142,8 @@ func TestCollective(t *testing.T) {
 	on := &measure.Nodes{Executor: m, Hosts: map[string]string{}}
 	c := testCommand()
 	c.SetErr(t.Output())
-	run := &test{c: c, o: &options{launcher: "mpi", ranks: 8, railEnv: "NCCL_IB_HCA==%s", collective: []string{"all_reduce_perf"}}}
+	program := measure.Collective{Launcher: measure.MPI, Ranks: 8, Args: []string{"all_reduce_perf"}}
+	run := newTest(c, &options{railEnv: "NCCL_IB_HCA==%s", program: program}, nil)
 	for _, name := range []string{"a", "b", "c", "d"} {
 		n := &node{name: name, ports: []fabrictest.Port{{HCA: "mlx5_0"}, {HCA: "mlx5_3", Rail: 1}}}
 		if name == "c" {

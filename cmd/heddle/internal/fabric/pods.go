@@ -19,7 +19,6 @@ import (
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
 )
 
@@ -36,51 +35,22 @@ const (
 	namespaces = "/apis/coordination.k8s.io/v1/namespaces"
 )
 
-// pods are the pods of a test, one on each node, and its Leases, one for each lowest group: the first test of a group
-// has it alone.
-type pods struct {
-	client *cluster.Client
-	o      *options
-	// leases has the Lease of each group, byNode the pod of each node, and skipped why a node has none.
-	leases  map[string]*coordinationv1.Lease
-	byNode  map[string]*corev1.Pod
-	skipped map[string]string
-	// run is the value of runLabel of the test's pods.
-	run string
-}
-
-func newPods(client *cluster.Client, o *options) *pods {
-	return &pods{
-		client: client, o: o,
-		leases: map[string]*coordinationv1.Lease{}, byNode: map[string]*corev1.Pod{}, skipped: map[string]string{},
-	}
-}
-
-// Exec implements measure.Executor.
-func (p *pods) Exec(ctx context.Context, node string, command []string, out io.Writer) error {
-	return p.client.Exec(ctx, p.byNode[node], command, out)
-}
-
-// hosts returns the addresses of the nodes with a pod.
-func (p *pods) hosts() map[string]string {
-	out := map[string]string{}
-	for node, pod := range p.byNode {
-		out[node] = pod.Status.PodIP
-	}
-	return out
+// Exec implements [measure.Executor].
+func (t *test) Exec(ctx context.Context, node string, command []string, out io.Writer) error {
+	return t.client.Exec(ctx, t.pods[node], command, out)
 }
 
 // lock makes a Lease for each group of the nodes, or returns an error that names the group of another test.
-func (p *pods) lock(ctx context.Context, nodes []*node) error {
-	for _, n := range nodes {
-		if p.leases[n.group] != nil {
+func (t *test) lock(ctx context.Context) error {
+	for _, n := range t.nodes {
+		if t.leases[n.group] != nil {
 			continue
 		}
-		lease, err := p.acquire(ctx, objectName(n.group))
+		lease, err := t.acquire(ctx, objectName(n.group))
 		if err != nil {
 			return fmt.Errorf("group %s: %w", cmp.Or(n.group, "of nodes without a group"), err)
 		}
-		p.leases[n.group], p.run = lease, string(lease.UID)
+		t.leases[n.group], t.id = lease, string(lease.UID)
 	}
 	return nil
 }
@@ -97,37 +67,37 @@ func objectName(group string) string {
 }
 
 // acquire makes a Lease. A test that died has it no longer than its duration.
-func (p *pods) acquire(ctx context.Context, lock string) (*coordinationv1.Lease, error) {
+func (t *test) acquire(ctx context.Context, lock string) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: lock, Labels: map[string]string{cluster.AppLabel: name}},
-		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(p.seconds())},
+		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(t.seconds())},
 	}
-	err := p.client.Post().AbsPath(namespaces, p.o.namespace, "leases").Body(lease).Do(ctx).Into(lease)
+	err := t.client.Post().AbsPath(namespaces, t.o.namespace, "leases").Body(lease).Do(ctx).Into(lease)
 	if !apierrors.IsAlreadyExists(err) {
 		return lease, err
 	}
 	old, err := cluster.Read[coordinationv1.Lease](ctx,
-		p.client.Get().AbsPath(namespaces, p.o.namespace, "leases", lock), "Lease "+lock)
+		t.client.Get().AbsPath(namespaces, t.o.namespace, "leases", lock), "Lease "+lock)
 	if err != nil {
 		return nil, err
 	}
 	duration := time.Duration(ptr.Deref(old.Spec.LeaseDurationSeconds, 0)) * time.Second
 	if end := old.CreationTimestamp.Add(duration); time.Now().Before(end) {
 		return nil, fmt.Errorf("another test runs there until %s at the latest; kubectl -n %s delete lease %s ends it",
-			end.UTC().Format(time.RFC3339), p.o.namespace, lock)
+			end.UTC().Format(time.RFC3339), t.o.namespace, lock)
 	}
-	if err := p.release(ctx, lock); err != nil {
+	if err := t.release(ctx, lock); err != nil {
 		return nil, err
 	}
-	return p.acquire(ctx, lock)
+	return t.acquire(ctx, lock)
 }
 
-func (p *pods) release(ctx context.Context, lock string) error {
-	return remove(ctx, p.client.Delete().AbsPath(namespaces, p.o.namespace, "leases", lock))
+func (t *test) release(ctx context.Context, lock string) error {
+	return remove(ctx, t.client.Delete().AbsPath(namespaces, t.o.namespace, "leases", lock))
 }
 
 // seconds is the time after which the pods end.
-func (p *pods) seconds() int32 { return int32((p.o.maxDuration + startTimeout).Seconds()) }
+func (t *test) seconds() int32 { return int32((t.o.maxDuration + startTimeout).Seconds()) }
 
 // remove sends a request that deletes an object, which may be gone.
 func remove(ctx context.Context, request *rest.Request) error {
@@ -140,20 +110,20 @@ func remove(ctx context.Context, request *rest.Request) error {
 
 // start makes a pod for each node, and waits until each runs or cannot. Pods that cannot are deleted: their nodes may
 // become idle while the others are tested.
-func (p *pods) start(ctx context.Context, nodes []*node) error {
-	for _, n := range nodes {
+func (t *test) start(ctx context.Context) error {
+	for _, n := range t.nodes {
 		if n.shared {
-			p.skipped[n.name] = "its GPUs are shared"
+			t.skip(n.name, "its GPUs are shared")
 			continue
 		}
-		pod := p.pod(n)
-		if err := p.client.Post().Namespace(pod.Namespace).Resource("pods").Body(pod).Do(ctx).Into(pod); err != nil {
+		pod := t.pod(n)
+		if err := t.client.Post().Namespace(pod.Namespace).Resource("pods").Body(pod).Do(ctx).Into(pod); err != nil {
 			return fmt.Errorf("make pod %s: %w", pod.GenerateName, err)
 		}
-		p.byNode[n.name] = pod
+		t.pods[n.name] = pod
 	}
 	for end := time.Now().Add(startTimeout); ; {
-		all, err := p.look(ctx, time.Now().After(end))
+		all, err := t.look(ctx, time.Now().After(end))
 		if all || err != nil {
 			return err
 		}
@@ -166,26 +136,26 @@ func (p *pods) start(ctx context.Context, nodes []*node) error {
 }
 
 // look reads the state of the pods, deletes those that cannot run, and reports whether all others run.
-func (p *pods) look(ctx context.Context, late bool) (all bool, err error) {
-	list, err := cluster.Read[corev1.PodList](ctx, p.client.Get().Namespace(p.o.namespace).Resource("pods").
-		Param("labelSelector", runLabel+"="+p.run), "pods of the test")
+func (t *test) look(ctx context.Context, late bool) (all bool, err error) {
+	list, err := cluster.Read[corev1.PodList](ctx, t.client.Get().Namespace(t.o.namespace).Resource("pods").
+		Param("labelSelector", runLabel+"="+t.id), "pods of the test")
 	if err != nil {
 		return false, err
 	}
 	all = true
-	for node, pod := range p.byNode {
+	for node, pod := range t.pods {
 		reason, ready := "its pod is gone", false
 		if at := slices.IndexFunc(list.Items, func(o corev1.Pod) bool { return o.UID == pod.UID }); at >= 0 {
-			p.byNode[node] = &list.Items[at]
+			t.pods[node] = &list.Items[at]
 			reason, ready = state(&list.Items[at], late)
 		}
 		if reason == "" {
 			all = all && ready
 			continue
 		}
-		p.skipped[node] = reason
-		delete(p.byNode, node)
-		if err := remove(ctx, p.client.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name)); err != nil {
+		t.skip(node, reason)
+		delete(t.pods, node)
+		if err := remove(ctx, t.client.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name)); err != nil {
 			return false, fmt.Errorf("delete pod %s: %w", pod.Name, err)
 		}
 	}
@@ -206,7 +176,7 @@ func state(pod *corev1.Pod, late bool) (reason string, ready bool) {
 		reason = "its pod did not start in " + startTimeout.String()
 		for _, s := range pod.Status.ContainerStatuses {
 			if w := s.State.Waiting; w != nil && w.Message != "" {
-				reason = cli.Printable(w.Reason + ": " + w.Message)
+				reason = w.Reason + ": " + w.Message
 			}
 		}
 	}
@@ -214,21 +184,21 @@ func state(pod *corev1.Pod, late bool) (reason string, ready bool) {
 }
 
 // pod has all extended resources of its node, so that it runs on an idle one alone and gives way to a job.
-func (p *pods) pod(n *node) *corev1.Pod {
-	lease := p.leases[n.group]
+func (t *test) pod(n *node) *corev1.Pod {
+	lease := t.leases[n.group]
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: objectName(n.name) + "-", Namespace: p.o.namespace,
-			Labels: map[string]string{cluster.AppLabel: name, runLabel: p.run},
+			GenerateName: objectName(n.name) + "-", Namespace: t.o.namespace,
+			Labels: map[string]string{cluster.AppLabel: name, runLabel: t.id},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease.Name, UID: lease.UID,
 			}},
 		},
 		Spec: corev1.PodSpec{
-			SchedulerName: p.o.scheduler, PriorityClassName: name, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever,
+			SchedulerName: t.o.scheduler, PriorityClassName: name, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever,
 			AutomountServiceAccountToken:  new(false),
 			TerminationGracePeriodSeconds: new(int64(1)),
-			ActiveDeadlineSeconds:         new(int64(p.seconds())),
+			ActiveDeadlineSeconds:         new(int64(t.seconds())),
 			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 					MatchFields: []corev1.NodeSelectorRequirement{{
@@ -240,7 +210,7 @@ func (p *pods) pod(n *node) *corev1.Pod {
 				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
 			}}},
 			Containers: []corev1.Container{{
-				Name: name, Image: p.o.image, Command: []string{"sleep", "infinity"},
+				Name: name, Image: t.o.image, Command: []string{"sleep", "infinity"},
 				Resources:    corev1.ResourceRequirements{Limits: n.devices, Requests: n.devices},
 				VolumeMounts: []corev1.VolumeMount{{Name: "shm", MountPath: "/dev/shm"}},
 				SecurityContext: &corev1.SecurityContext{
@@ -252,14 +222,14 @@ func (p *pods) pod(n *node) *corev1.Pod {
 }
 
 // clean deletes the pods and then the Leases, so that the next test finds the nodes idle.
-func (p *pods) clean(ctx context.Context) error {
-	if len(p.leases) == 0 {
+func (t *test) clean(ctx context.Context) error {
+	if len(t.leases) == 0 {
 		return nil
 	}
-	fault := p.client.Delete().Namespace(p.o.namespace).Resource("pods").
-		Param("labelSelector", runLabel+"="+p.run).Do(ctx).Error()
-	for _, lease := range p.leases {
-		fault = cmp.Or(fault, p.release(ctx, lease.Name))
+	fault := t.client.Delete().Namespace(t.o.namespace).Resource("pods").
+		Param("labelSelector", runLabel+"="+t.id).Do(ctx).Error()
+	for _, lease := range t.leases {
+		fault = cmp.Or(fault, t.release(ctx, lease.Name))
 	}
 	if fault != nil {
 		return fmt.Errorf("clean up: %w", fault)
