@@ -69,6 +69,9 @@ func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes, env []stri
 // a shell command. It has succeeded before the command is run there, and mpirun waits for the daemon.
 const rsh = "heddle-rsh"
 
+// maxLine bounds a line of mpirun.
+const maxLine = 1 << 20
+
 // mpirun starts ranks from the first node.
 func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) (output string, err error) {
 	hosts, byHost := make([]string, len(nodes)), map[string]string{}
@@ -90,12 +93,10 @@ func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) 
 		return err
 	})
 	all.Go(func() error {
-		for lines := bufio.NewReader(printed); ; {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				return nil // mpirun has ended.
-			}
-			words := strings.SplitN(line, " ", 3)
+		lines := bufio.NewScanner(printed)
+		lines.Buffer(nil, maxLine)
+		for lines.Scan() {
+			words := strings.SplitN(lines.Text(), " ", 3)
 			if len(words) < 3 || words[0] != rsh || byHost[words[1]] == "" {
 				continue
 			}
@@ -104,6 +105,7 @@ func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) 
 				return err
 			})
 		}
+		return printed.CloseWithError(lines.Err())
 	})
 	err = all.Wait()
 	return output, err

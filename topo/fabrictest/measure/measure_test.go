@@ -167,7 +167,7 @@ func testMPI(t *testing.T) {
 	want := []string{
 		"a: 61 mpirun --allow-run-as-root --mca plm_rsh_agent echo heddle-rsh --mca plm_rsh_no_tree_spawn 1 --host host-a:8,host-b:8 " +
 			"-np 16 --bind-to none -x NCCL_IB_HCA==mlx5_3 -x X=1 all_reduce_perf -b 8",
-		"b: 61 sh -c orted -mca plm rsh \n",
+		"b: 61 sh -c orted -mca plm rsh ",
 	}
 	if diff := cmp.Diff(want, f.ran); diff != "" {
 		t.Errorf("programs (-want +got):\n%s", diff)

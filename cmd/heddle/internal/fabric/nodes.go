@@ -20,7 +20,6 @@ type node struct {
 	name string
 	// group is the lowest group of the node.
 	group   string
-	shared  bool
 	devices corev1.ResourceList
 	ports   []fabrictest.Port
 	tests   []v1alpha1.LinkTest
@@ -48,15 +47,16 @@ func (t *test) read(ctx context.Context) error {
 			return err
 		}
 		r := &reports.Items[at]
-		n := &node{
-			name: name, group: r.Status.Leaf, tests: r.Status.Tests,
-			shared: isShared(object.Status.Allocatable), devices: devices(object),
-		}
+		n := &node{name: name, group: r.Status.Leaf, tests: r.Status.Tests, devices: devices(object)}
 		n.add(r.Spec.Rails)
-		if len(n.ports) == 0 {
+		switch {
+		case len(n.ports) == 0:
 			return fmt.Errorf("node %s: no active port in the fabric", name)
+		case isShared(object.Status.Allocatable):
+			t.skip(name, "its GPUs are shared")
+		default:
+			t.nodes = append(t.nodes, n)
 		}
-		t.nodes = append(t.nodes, n)
 	}
 	return nil
 }

@@ -57,13 +57,13 @@ func (t *test) lock(ctx context.Context) error {
 
 // objectName returns a name for a group, which may have any characters.
 func objectName(group string) string {
-	text := []byte(strings.ToLower(group))
-	for i, c := range text {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			text[i] = '-'
+	text := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
 		}
-	}
-	return strings.Trim(name+"-"+string(text[:min(len(text), 180)]), "-")
+		return '-'
+	}, strings.ToLower(group))
+	return strings.Trim(name+"-"+text[:min(len(text), 180)], "-")
 }
 
 // acquire makes a Lease. A test that died has it no longer than its duration.
@@ -112,10 +112,6 @@ func remove(ctx context.Context, request *rest.Request) error {
 // become idle while the others are tested.
 func (t *test) start(ctx context.Context) error {
 	for _, n := range t.nodes {
-		if n.shared {
-			t.skip(n.name, "its GPUs are shared")
-			continue
-		}
 		pod := t.pod(n)
 		if err := t.client.Post().Namespace(pod.Namespace).Resource("pods").Body(pod).Do(ctx).Into(pod); err != nil {
 			return fmt.Errorf("make pod %s: %w", pod.GenerateName, err)
