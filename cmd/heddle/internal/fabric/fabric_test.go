@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +15,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
+	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/test/clitest"
 	"github.com/heddle-dev/heddle/topo/fabrictest"
 	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
@@ -94,6 +98,54 @@ func TestPod(t *testing.T) {
 	}
 	if got := s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]; got != "GPU-1.example" {
 		t.Errorf("node %s", got)
+	}
+}
+
+// TestLock takes a group that nobody has, one of a test that died, and not one of a test in progress.
+func TestLock(t *testing.T) {
+	const hour = "2026-01-01T01:00:00Z"
+	for _, tt := range []struct{ name, created, want string }{
+		{name: "free"},
+		{name: "of a test that died", created: hour},
+		{name: "of a test in progress", created: time.Now().UTC().Format(time.RFC3339), want: "group leaf-1: another test runs there until "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lease := func(w http.ResponseWriter, created string) {
+				fmt.Fprintf(w, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"heddle-fabric-test-leaf-1",
+					"uid":"u","creationTimestamp":%q},"spec":{"leaseDurationSeconds":3600}}`, created)
+			}
+			created := tt.created
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch at := "/apis/coordination.k8s.io/v1/namespaces/ns/leases"; {
+				case r.Method == http.MethodPost && r.URL.Path == at && created == "":
+					lease(w, hour)
+				case r.Method == http.MethodPost && r.URL.Path == at:
+					w.WriteHeader(http.StatusConflict)
+					fmt.Fprint(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"AlreadyExists","code":409}`)
+				case r.Method == http.MethodGet && r.URL.Path == at+"/heddle-fabric-test-leaf-1":
+					lease(w, created)
+				case r.Method == http.MethodDelete && r.URL.Path == at+"/heddle-fabric-test-leaf-1":
+					created = ""
+				default:
+					t.Errorf("%s %s", r.Method, r.URL)
+				}
+			}))
+			t.Cleanup(server.Close)
+			client, err := kube.ClientFor(&rest.Config{Host: server.URL}, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := newTest(nil, &options{namespace: "ns", maxDuration: time.Hour}, &cluster.Client{Interface: client})
+			run.nodes = []*node{{name: "a", group: "leaf-1"}, {name: "b", group: "leaf-1"}}
+			err = run.lock(t.Context())
+			if (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+				t.Fatalf("%v, want %q", err, tt.want)
+			}
+			if err == nil && (run.id != "u" || len(run.leases) != 1) {
+				t.Errorf("id %s, leases %v", run.id, run.leases)
+			}
+		})
 	}
 }
 
