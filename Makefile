@@ -64,7 +64,7 @@ help: ## List the commands
 .PHONY: build
 build: ## Build the binaries into bin/
 	go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(BINARIES))
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/heddle-cdi-hook ./cmd/heddle-fabric-agent
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/heddle-cdi-hook
 	for dir in $(SCHEDULERS); do go build -C $$dir -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/ .; done
 
 .PHONY: test

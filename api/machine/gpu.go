@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // GPU is one physical GPU.
@@ -129,6 +130,17 @@ type LinkErrors struct {
 	// Replays, Recoveries and CRC are an NVLink's: repeated transmissions, trainings and CRC errors. Corrected are the
 	// corrected errors of XGMI.
 	Replays, Recoveries, CRC, Corrected int64
+}
+
+// SwitchErrors are the errors (SXids) of a link that the driver of an NVSwitch has reported since it took the switch.
+// They are not in a machine either.
+type SwitchErrors struct{ Fatal, NonFatal SXids }
+
+// SXids counts errors. Text is the number and text of the last one, Since the time of the first.
+type SXids struct {
+	Count int64
+	Text  string
+	Since time.Time
 }
 
 // Fabric states, from nvmlGpuFabricInfo.

@@ -78,11 +78,7 @@ func (x *rejects) look(ctx context.Context) {
 	if reflect.DeepEqual(before, next) {
 		return
 	}
-	text, err := json.Marshal(next)
-	if err == nil {
-		err = hostfile.Write(x.file(), text, 0o600, hostfile.Durable)
-	}
-	if err != nil {
+	if err := hostfile.WriteJSON(x.file(), next, 0o600, hostfile.Durable); err != nil {
 		x.Log.WarnContext(ctx, "rejected pods not saved", "err", err)
 	}
 	x.now.Store(&next)

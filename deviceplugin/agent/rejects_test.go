@@ -125,7 +125,7 @@ func TestRejectsInAFullFleet(t *testing.T) {
 
 // TestRejectsFile: an invalid file does not withdraw the node.
 func TestRejectsFile(t *testing.T) {
-	for _, text := range []string{"", "{", `{"phase": "withdrawn"}`, `{"phase": 3}`, `{"failures": [{}], "phase": "probing"}`} {
+	for _, text := range []string{"", "{", `{"phase": "withdrawn"}`, `{"phase": 3}`, `{"failed": 1, "phase": "probing"}`} {
 		t.Run(text, func(t *testing.T) {
 			r := newRig(t, "dgx-h100")
 			if err := os.MkdirAll(r.StateDir, 0o700); err != nil {

@@ -34,8 +34,7 @@ import (
 func (a *Agent) round(ctx context.Context, group *errgroup.Group) {
 	a.beat.Store(new(time.Now()))
 	c := a.resolve(a.monitor.Snapshot().Machine)
-	a.monitor.Configure(c)
-	a.monitor.SetDirty(a.state.Dirty(c.Health.DirtyAfter))
+	a.monitor.Configure(c, a.state.Dirty(c.Health.DirtyAfter))
 	// The machine that health was judged of, so that no part is ahead of another.
 	found := a.monitor.Snapshot()
 	m := c.Serving(found.Machine)
@@ -315,10 +314,8 @@ func (r *releases) end(m *machine.Machine) (back []string) {
 func (r *releases) save(m *machine.Machine) {
 	dump, err := machine.Encode(m)
 	if err == nil {
-		var text []byte
-		if text, err = json.Marshal(SavedRelease{Request: r.asked, Machine: dump}); err == nil {
-			err = hostfile.Write(filepath.Join(r.StateDir, releaseFile), text, 0o600, hostfile.Durable)
-		}
+		saved := SavedRelease{Request: r.asked, Machine: dump}
+		err = hostfile.WriteJSON(filepath.Join(r.StateDir, releaseFile), saved, 0o600, hostfile.Durable)
 	}
 	if err != nil {
 		r.Log.Warn("release of GPUs not saved", "err", err)

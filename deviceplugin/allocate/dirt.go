@@ -5,27 +5,18 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 // Occupant is a process on a GPU. Command is as the kernel has it, cut to 15 bytes.
 type Occupant struct {
-	PID     int
+	gpu.Process
+
 	Command string
 	// Pod is the UID of its pod, empty for a process of none; Ended is whether the pod has ended.
 	Pod   string
 	Ended bool
-	// Passive is set for one without a compute context, which may only watch. Bytes are its memory, -1 if unknown.
-	Passive bool
-	Bytes   int64
-}
-
-// monitors begin the commands of programs that have compute contexts without the work of a pod: MPS, which a new
-// client may use, and programs that measure or manage GPUs.
-func monitors() []string {
-	return []string{
-		"nvidia-cuda-mps", "nv-hostengine", "dcgm", "nvidia-persiste", "nv-fabricmanage", "rdcd", "gpuagent", "amd-smi",
-		"rocm-smi",
-	}
 }
 
 // Dirt describes what keeps a GPU from its next pod, of all that is on it: "process 4711 (python) of pod 5ef… with 2048
@@ -34,9 +25,15 @@ func monitors() []string {
 // Dirt keeps pods from starting, so doubtful cases do not count. The process of a pod that has ended is dirt. On a GPU
 // without users, so are a process of no pod with a compute context, and memory that no known process has.
 func Dirt(on []Occupant, used, idle int64, users map[string]bool) (what string, unseen bool) {
+	// monitors begin the commands of programs that have compute contexts without the work of a pod: MPS, which a new
+	// client may use, and programs that measure or manage GPUs.
+	monitors := []string{
+		"nvidia-cuda-mps", "nv-hostengine", "dcgm", "nvidia-persiste", "nv-fabricmanage", "rdcd", "gpuagent", "amd-smi",
+		"rocm-smi",
+	}
 	var dirt []string
 	for _, o := range on {
-		monitor := slices.ContainsFunc(monitors(), func(name string) bool { return strings.HasPrefix(o.Command, name) })
+		monitor := slices.ContainsFunc(monitors, func(name string) bool { return strings.HasPrefix(o.Command, name) })
 		switch {
 		case o.Pod != "" && (!o.Ended || users[o.Pod]):
 			continue

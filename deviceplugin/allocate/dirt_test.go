@@ -3,12 +3,14 @@ package allocate
 import (
 	"strings"
 	"testing"
+
+	"github.com/heddle-dev/heddle/discovery/gpu"
 )
 
 func TestDirt(t *testing.T) {
 	const gib, idle = int64(1) << 30, int64(256) << 20
 	process := func(pid int, change ...func(*Occupant)) Occupant {
-		o := Occupant{PID: pid, Command: "python", Pod: "a", Bytes: 2 * gib}
+		o := Occupant{Process: gpu.Process{PID: pid, Bytes: 2 * gib}, Command: "python", Pod: "a"}
 		for _, f := range change {
 			f(&o)
 		}

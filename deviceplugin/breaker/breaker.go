@@ -48,8 +48,9 @@ type State struct {
 	Tries int `json:"tries,omitempty"`
 	// Kept explains why the node is in service all the same; empty otherwise.
 	Kept string `json:"kept,omitempty"`
-	// Failures are the last ones without a success after them, [Threshold] at most.
-	Failures []Failure `json:"failures,omitempty"`
+	// Failed counts the pods that failed without a success after them, and Last is the last of them.
+	Failed int     `json:"failed,omitempty"`
+	Last   Failure `json:"last,omitzero"`
 	// Counted are the pods on the node that count no more.
 	Counted map[types.UID]bool `json:"counted,omitempty"`
 	// Probed is true while the probe is on the node, without a result.
@@ -66,7 +67,7 @@ func (s State) See(now time.Time, pods []Pod, settled bool, first time.Duration)
 	if s.Phase == Withdrawn && !now.Before(s.Until(first)) {
 		s.Phase, s.At = Probing, now // Pods that failed before do not count as the probe.
 	}
-	s.Counted, s.Failures, s.Probed = nil, slices.Clone(s.Failures), false
+	s.Counted, s.Probed = map[types.UID]bool{}, false
 	for i := range pods {
 		p := &pods[i]
 		switch {
@@ -75,31 +76,24 @@ func (s State) See(now time.Time, pods []Pod, settled bool, first time.Duration)
 			continue
 		case counted[p.UID]:
 		case counts:
-			s.Failures = append(s.Failures, Failure{p.Name, wellknown.ClipTo(p.Failed, maxReason), p.Rejected, now})
+			s.Failed, s.Last = s.Failed+1, Failure{p.Name, wellknown.ClipTo(p.Failed, maxReason), p.Rejected, now}
 			if s.Phase == Probing {
 				s.Phase, s.At, s.Kept = InService, time.Time{}, "" // Until it is withdrawn again.
 			}
 		case !settled && !p.Rejected:
 			continue
 		}
-		if s.Counted == nil {
-			s.Counted = map[types.UID]bool{}
-		}
 		s.Counted[p.UID] = true
 	}
 	s.Probed = s.Probed && s.Phase == Probing
-	s.Failures = s.Failures[max(0, len(s.Failures)-Threshold):]
 	return s
 }
 
 // succeeds reports whether a pod has started since the last failure. After a pod that the kubelet rejected, only
 // one that it admitted later has.
 func (s State) succeeds(p Pod) bool {
-	if len(s.Failures) == 0 || p.Failed != "" || p.Started.IsZero() {
-		return false
-	}
-	last := s.Failures[len(s.Failures)-1]
-	return !before(p.Started, last.At) && (!last.Rejected || !before(p.Admitted, last.At))
+	return s.Failed > 0 && p.Failed == "" && !p.Started.IsZero() &&
+		!before(p.Started, s.Last.At) && (!s.Last.Rejected || !before(p.Admitted, s.Last.At))
 }
 
 // before compares a time of a pod, which has no fractions of a second, with one of this process. A pod
@@ -117,7 +111,7 @@ func (s State) Due(now time.Time, first time.Duration) bool {
 }
 
 // Failing reports whether the node rejects pod after pod, whatever its phase.
-func (s State) Failing() bool { return len(s.Failures) == Threshold }
+func (s State) Failing() bool { return s.Failed >= Threshold }
 
 // Withdraw returns the state of the node once it is withdrawn, or once it is kept in service for a reason.
 func (s State) Withdraw(now time.Time, kept string) State {
@@ -133,6 +127,5 @@ func (s State) String() string {
 	if !s.Failing() {
 		return ""
 	}
-	last := s.Failures[len(s.Failures)-1]
-	return fmt.Sprintf("%d pods in a row did not start, the last one %s: %s", Threshold, last.Pod, last.Reason)
+	return fmt.Sprintf("%d pods in a row did not start, the last one %s: %s", Threshold, s.Last.Pod, s.Last.Reason)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -34,7 +35,7 @@ func (n *node) look(after time.Duration) {
 	if err == nil {
 		err = json.Unmarshal(text, &read)
 	}
-	if err != nil || !cmp.Equal(n.State, read) {
+	if err != nil || !cmp.Equal(n.State, read, cmpopts.EquateEmpty()) {
 		panic(fmt.Sprintf("%v: %s", err, cmp.Diff(n.State, read)))
 	}
 }
@@ -54,7 +55,7 @@ func (n *node) start()  { n.pod(func(p *Pod) { p.Started = p.Admitted }) }
 
 // shows describes the node in a few words.
 func (n *node) shows() string {
-	out := fmt.Sprintf("%s %d", n.Phase, len(n.Failures))
+	out := fmt.Sprintf("%s %d", n.Phase, min(n.Failed, Threshold))
 	if n.Phase == Withdrawn || n.Kept != "" {
 		out += " for " + n.Until(first).Sub(n.now).String()
 	}

@@ -127,13 +127,9 @@ func (f *Files) write(n Name, edits specs.ContainerEdits, more []*specs.Containe
 		Devices: []specs.Device{{Name: n.Device, ContainerEdits: edits}},
 	}
 	version, err := specs.MinimumRequiredVersion(&spec)
-	var content []byte
 	if err == nil {
 		spec.Version = max(minVersion, version) // Versions are single digits.
-		content, err = json.Marshal(&spec)
-	}
-	if err == nil {
-		err = hostfile.Write(filepath.Join(f.SpecDir, specFile(n)), append(content, '\n'), perm, hostfile.Quick)
+		err = hostfile.WriteJSON(filepath.Join(f.SpecDir, specFile(n)), &spec, perm, hostfile.Quick)
 	}
 	if err != nil {
 		return fmt.Errorf("CDI spec of %s: %w", n, err)

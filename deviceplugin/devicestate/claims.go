@@ -2,7 +2,6 @@ package devicestate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,7 +19,6 @@ import (
 	"github.com/heddle-dev/heddle/deviceplugin/allocate"
 	"github.com/heddle-dev/heddle/deviceplugin/cdi"
 	"github.com/heddle-dev/heddle/deviceplugin/inventory"
-	"github.com/heddle-dev/heddle/deviceplugin/kubelet"
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/internal/hostfile"
 	"github.com/heddle-dev/heddle/sharing/enforce"
@@ -60,11 +58,7 @@ func (d *claimRecords) load() (map[string]*allocate.Claim, error) {
 }
 
 func (d *claimRecords) write(c *allocate.Claim) error {
-	content, err := json.Marshal(c)
-	if err == nil {
-		err = hostfile.Write(filepath.Join(d.path, c.UID+jsonSuffix), append(content, '\n'), 0o644, hostfile.Quick)
-	}
-	if err != nil {
+	if err := hostfile.WriteJSON(filepath.Join(d.path, c.UID+jsonSuffix), c, 0o644, hostfile.Quick); err != nil {
 		return fmt.Errorf("record of %s: %w", c, err)
 	}
 	return nil
@@ -105,7 +99,7 @@ func (s *State) PrepareClaim(ctx context.Context, c *allocate.Claim) (*allocate.
 	}
 	prepared := c
 	if old == nil {
-		err = s.await(ctx, "", kubelet.Pod{}, c.GPUs())
+		err = s.await(ctx, "", c.GPUs())
 		for i := 0; err != nil && i < len(c.Pods); i++ {
 			s.api.WarnPod(c.Pods[i], wellknown.EventGPUDirty, err.Error())
 		}

@@ -36,28 +36,30 @@ type dirt struct {
 	text  string
 }
 
-// awaitGPUs is await for those of a container. What pods that are gone had is nobody's.
+// awaitGPUs is await for those that a container has not yet. What pods that are gone had is nobody's.
 func (s *State) awaitGPUs(ctx context.Context, c kubelet.Container, gpus []cdi.DeviceGPU, seen *observation) error {
 	if seen.CheckpointErr == nil {
 		s.expire(seen, liveDevices(seen))
 	}
 	var uuids []string
 	for i := range gpus {
-		uuids = append(uuids, gpus[i].UUID)
+		if !s.usersOf(gpus[i].UUID)[c.UID] {
+			uuids = append(uuids, gpus[i].UUID)
+		}
 	}
-	return s.await(ctx, c.Name, c.Pod, uuids)
+	return s.await(ctx, c.Name, uuids)
 }
 
-// await returns once GPUs that a pod is about to get, and has not yet, are clean, or fails with what is on them.
-func (s *State) await(ctx context.Context, container string, pod kubelet.Pod, uuids []string) error {
-	uuids = slices.DeleteFunc(slices.Clone(uuids), func(uuid string) bool { return s.usersOf(uuid)[pod.UID] })
+// await returns once GPUs that a container or a claim is about to get are clean, or fails with what is on them.
+func (s *State) await(ctx context.Context, container string, uuids []string) error {
 	for len(uuids) > 0 && s.inventory.Load().Config.Health.Checks(config.CheckDirty) {
 		reasons, found := s.look(ctx, uuids)
 		if len(reasons) == 0 {
 			break
 		}
-		why := strings.Join(reasons, "; ")
-		err := &allocate.RejectedError{Container: container, Kind: allocate.RejectedDirty, Reason: why}
+		err := &allocate.RejectedError{
+			Container: container, Kind: allocate.RejectedDirty, Reason: strings.Join(reasons, "; "),
+		}
 		if s.options.Now().Sub(found) >= dyingFor {
 			return err
 		}
@@ -121,11 +123,9 @@ func (s *State) look(ctx context.Context, uuids []string) (reasons []string, new
 			s.options.Log.Info("dirt on a GPU changed", "gpu", uuid, "dirt", what)
 			s.changed.Notify()
 		}
-		if found.text == "" {
-			continue
-		}
-		if reasons = append(reasons, found.text); found.since.After(newest) {
-			newest = found.since
+		if found.text != "" {
+			reasons = append(reasons, found.text)
+			newest = slices.MaxFunc([]time.Time{newest, found.since}, time.Time.Compare)
 		}
 	}
 	return reasons, newest
@@ -163,7 +163,7 @@ func (s *State) occupants(processes []gpu.Process) (all []allocate.Occupant) {
 			pod = "unknown" // And so none that has ended.
 		}
 		all = append(all, allocate.Occupant{
-			PID: p.PID, Command: s.options.Processes.Command(p.PID), Pod: pod, Ended: ended, Bytes: p.Bytes, Passive: p.Passive,
+			Process: p, Command: s.options.Processes.Command(p.PID), Pod: pod, Ended: ended,
 		})
 	}
 	return all

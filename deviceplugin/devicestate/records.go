@@ -1,7 +1,6 @@
 package devicestate
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -67,12 +66,7 @@ func (d *records) load() (map[string]*allocate.Entry, error) {
 
 // write replaces an entry.
 func (d *records) write(e *allocate.Entry) error {
-	content, err := json.Marshal(e)
-	if err == nil {
-		path := filepath.Join(d.path, e.Device+jsonSuffix)
-		err = hostfile.Write(path, append(content, '\n'), 0o644, hostfile.Quick)
-	}
-	if err != nil {
+	if err := hostfile.WriteJSON(filepath.Join(d.path, e.Device+jsonSuffix), e, 0o644, hostfile.Quick); err != nil {
 		return fmt.Errorf("checkpoint entry of %s: %w", e.Name(), err)
 	}
 	return nil

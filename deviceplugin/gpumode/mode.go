@@ -302,11 +302,7 @@ func (t *Tracker) save(moving map[string]config.Mode) error {
 			r.Modes[uuid] = mode
 		}
 	}
-	text, err := json.Marshal(r)
-	if err == nil {
-		err = hostfile.Write(filepath.Join(t.dir, modesFile), append(text, '\n'), 0o600, hostfile.Durable)
-	}
-	if err != nil {
+	if err := hostfile.WriteJSON(filepath.Join(t.dir, modesFile), r, 0o600, hostfile.Durable); err != nil {
 		return fmt.Errorf("write %s: %w", modesFile, err)
 	}
 	return nil

@@ -84,11 +84,14 @@ func (m *Monitor) Snapshot() *Snapshot { return m.snapshot.Load() }
 // It has one reader, and several changes may come as one.
 func (m *Monitor) Changed() <-chan struct{} { return m.changed }
 
-// Configure takes the configuration that counts from now on.
-func (m *Monitor) Configure(c *config.NodeConfig) {
+// Configure takes what counts from now on: the configuration, and what is on the GPUs that are not clean, by UUID.
+func (m *Monitor) Configure(c *config.NodeConfig, dirty map[string]string) {
 	m.apply(func(time.Time) {
 		if !reflect.DeepEqual(c.Health, m.tracker.config) {
 			m.tracker.configure(c.Health)
+		}
+		for uuid, g := range m.tracker.gpus {
+			g.dirty = dirty[uuid]
 		}
 	})
 }
@@ -108,15 +111,6 @@ func (m *Monitor) OnEvent(e devgpu.Event) {
 // Reset takes that a GPU may have been reset: its driver was not in use for a time.
 func (m *Monitor) Reset(uuid string) {
 	m.apply(func(now time.Time) { m.tracker.gpu(uuid).away = now })
-}
-
-// SetDirty takes the GPUs that are not clean, by UUID and with what is on them.
-func (m *Monitor) SetDirty(gpus map[string]string) {
-	m.apply(func(time.Time) {
-		for uuid, g := range m.tracker.gpus {
-			g.dirty = gpus[uuid]
-		}
-	})
 }
 
 // Run polls and watches the GPUs, follows the source and lets time pass until

@@ -272,7 +272,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 		}
 		other := config.Default()
 		other.Health.Disable = []config.HealthCheck{config.CheckRate}
-		m.Configure(&other)
+		m.Configure(&other, nil)
 		<-m.Changed()
 		if !m.Snapshot().HCA("0000:40:00.0").Healthy {
 			t.Error("rates are not checked any more, and the HCA is unhealthy")

@@ -232,10 +232,7 @@ func scenes(t *testing.T) map[string]*scene {
 		return inv.AllUnavailable("no space left on device")
 	}
 	all["unwritable"] = s
-	failing := breaker.State{}
-	for _, pod := range []string{"a", "b", "c"} {
-		failing.Failures = append(failing.Failures, breaker.Failure{Pod: "team/" + pod, Reason: "Allocate failed"})
-	}
+	failing := breaker.State{Failed: 3, Last: breaker.Failure{Pod: "team/c", Reason: "Allocate failed"}}
 	probed := failing.Withdraw(now, "")
 	probed.Phase, probed.Probed = breaker.Probing, true
 	for name, state := range map[string]breaker.State{

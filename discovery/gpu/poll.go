@@ -166,7 +166,7 @@ type Process struct {
 	PID int
 	// Bytes of the GPU's memory; -1 if the driver does not report them.
 	Bytes   int64
-	Passive bool // It has no compute context.
+	Passive bool // It has no compute context, and may only watch.
 }
 
 // Sample is how busy a process kept a GPU.

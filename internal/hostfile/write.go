@@ -2,6 +2,7 @@ package hostfile
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -50,6 +51,15 @@ func Write(path string, content []byte, perm fs.FileMode, durability Durability)
 		return err
 	}
 	return replace(path, content, perm, durability)
+}
+
+// WriteJSON replaces the file at path by a value as JSON, as [Write] does.
+func WriteJSON(path string, value any, perm fs.FileMode, durability Durability) error {
+	content, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return Write(path, append(content, '\n'), perm, durability)
 }
 
 // Holds reports whether the file at path has this content.

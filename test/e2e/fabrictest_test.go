@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -48,8 +49,8 @@ uninstall: {affinity: *real}
 
 const perftestImage = "localhost/perftest:1"
 
-// TestFabricTest runs `heddle fabric test` on the real kubelet, with agents in pods that hold all devices of the node, and
-// a stand-in for perftest: the slow HCA is named by all that shows cables, nothing is left behind, a job takes the node
+// TestFabricTest runs `heddle fabric test` on the real kubelet, with programs in a pod that holds all devices of the node, and a
+// stand-in for perftest: the slow HCA is named by all that shows cables, nothing is left behind, a job takes the node
 // from a test, and the CronJob does the same.
 func TestFabricTest(t *testing.T) {
 	b := ownBed(t, cluster.Options{Name: "e2e-fabric"})
@@ -66,12 +67,13 @@ func TestFabricTest(t *testing.T) {
 	args := []string{
 		"fabric", "test", "--nodes", b.Node(), "--image", perftestImage, "-n", suite, "--label",
 	}
-	plan, notes, code := b.fabric(t.Context(), t, append(args, "--dry-run")...)
+	notes := filepath.Join(t.TempDir(), "notes")
+	plan, code := b.fabric(t.Context(), t, notes, append(args, "--dry-run")...)
 	if t.Log(plan); code != 0 || !strings.Contains(plan, "1 node with 8 ports") {
-		t.Fatalf("dry run: exit %d\n%s%s", code, plan, notes)
+		t.Fatalf("dry run: exit %d\n%s%s", code, plan, read(t, notes))
 	}
-	out, notes, code := b.fabric(t.Context(), t, append(args, "--seconds", "1", "-o", "json")...)
-	t.Logf("%s\n%s", notes, out)
+	out, code := b.fabric(t.Context(), t, notes, append(args, "--seconds", "1", "-o", "json")...)
+	t.Logf("%s\n%s", read(t, notes), out)
 	var answer struct {
 		Faults []struct {
 			Kind  string   `json:"kind"`
@@ -91,13 +93,12 @@ func TestFabricTest(t *testing.T) {
 
 	// A job takes the node from a test that would go on for an hour.
 	ended := make(chan string, 1)
+	long := filepath.Join(t.TempDir(), "notes")
 	go func() {
-		out, notes, code := b.fabric(context.WithoutCancel(t.Context()), t, append(args, "--seconds", "3600", "--max-duration", "3h")...)
-		ended <- fmt.Sprintf("exit %d\n%s%s", code, notes, out)
+		out, code := b.fabric(context.WithoutCancel(t.Context()), t, long, append(args, "--seconds", "3600", "--max-duration", "3h")...)
+		ended <- fmt.Sprintf("exit %d\n%s", code, out)
 	}()
-	b.waitCondition(t, "a pod of the test", func() bool {
-		return strings.Contains(b.kubectl(t, "-n", suite, "get", "pods", "-l", "app.kubernetes.io/name=heddle-fabric-test"), "1/1")
-	})
+	b.waitCondition(t, "a measurement", func() bool { return strings.Contains(read(t, long), "measuring") })
 	b.applied(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: job, namespace: default}, spec: {
 		terminationGracePeriodSeconds: 0, containers: [{name: main, image: %q, command: [sleep, infinity],
 		resources: {limits: {%s: 8}}}]}}`, cluster.BusyboxImage, gpu))
@@ -105,14 +106,14 @@ func TestFabricTest(t *testing.T) {
 	t.Log("the job, made and started: ", b.kubectl(t, "get", "pod", "job", "-o",
 		"jsonpath={.metadata.creationTimestamp} {.status.containerStatuses[0].state.running.startedAt}"))
 	if out := <-ended; !strings.Contains(out, "exit 0") || !strings.Contains(out, "Not tested: node1: it gave way to a job") {
-		t.Errorf("the test after the job came: %s", out)
+		t.Errorf("the test after the job came: %s%s", out, read(t, long))
 	}
 	b.nothingLeft(t)
 
 	// While the job runs, the node is not idle.
-	_, notes, code = b.fabric(t.Context(), t, append(args, "--seconds", "1")...)
-	if code != 2 || !strings.Contains(notes, "it is not idle") {
-		t.Errorf("on a busy node: exit %d\n%s", code, notes)
+	out, code = b.fabric(t.Context(), t, notes, append(args, "--seconds", "1")...)
+	if code != 2 || !strings.Contains(out, "Not tested: node1: it is not idle") {
+		t.Errorf("on a busy node: exit %d\n%s%s", code, out, read(t, notes))
 	}
 	b.kubectl(t, "delete", "pod", "job", "--now")
 
@@ -123,20 +124,36 @@ func TestFabricTest(t *testing.T) {
 	})
 }
 
-// fabric runs the CLI and returns what it prints to stdout and stderr, and its exit code.
-func (b *bed) fabric(ctx context.Context, t *testing.T, args ...string) (out, notes string, code int) {
+// fabric runs the CLI and returns what it prints, and its exit code. stderr is a file.
+func (b *bed) fabric(ctx context.Context, t *testing.T, stderr string, args ...string) (out string, code int) {
 	t.Helper()
 	heddle, err := b.installer.Build(ctx, "heddle")
 	if err != nil {
 		t.Error(err)
-		return "", "", -1
+		return "", -1
 	}
-	var stdout, stderr bytes.Buffer
+	notes, err := os.Create(stderr)
+	if err != nil {
+		t.Error(err)
+		return "", -1
+	}
+	defer notes.Close()
+	var stdout bytes.Buffer
 	cmd := exec.CommandContext(ctx, heddle, args...)
 	cmd.Env = []string{"KUBECONFIG=" + b.Kubeconfig()}
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdout, cmd.Stderr = &stdout, notes
 	_ = cmd.Run() // Its exit code is returned.
-	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+	return stdout.String(), cmd.ProcessState.ExitCode()
+}
+
+// read returns the text of a file, none if it does not exist.
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	return string(text)
 }
 
 // measured checks the results in the NodeTopology and the Node, and that the slow port is a finding.
@@ -170,11 +187,11 @@ func (b *bed) measured(t *testing.T) {
 	})
 }
 
-// nothingLeft waits until no pod and no Secret of a test is left.
+// nothingLeft waits until no pod and no Lease of a test is left.
 func (b *bed) nothingLeft(t *testing.T) {
 	t.Helper()
 	b.waitCondition(t, "an end of the test's objects", func() bool {
-		return b.kubectl(t, "-n", suite, "get", "pods,secrets", "-l", "app.kubernetes.io/name=heddle-fabric-test", "-o", "name") == ""
+		return b.kubectl(t, "-n", suite, "get", "pods,leases", "-l", "app.kubernetes.io/name=heddle-fabric-test", "-o", "name") == ""
 	})
 }
 
@@ -190,10 +207,15 @@ func (b *bed) installFabric(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the stand-in for perftest: %v\n%s", err, out)
 	}
-	err := image.Pack(ctx, archive, image.Spec{
-		Name: perftestImage, Files: map[string]string{"/usr/bin/ib_write_bw": program, "/usr/bin/ib_read_lat": program},
-		Env: []string{"PATH=/usr/bin"},
-	})
+	files := map[string]string{"/usr/bin/ib_write_bw": program, "/usr/bin/ib_read_lat": program}
+	for tool := range strings.FieldsSeq("cat sh sleep timeout tr true") {
+		file, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["/usr/bin/"+tool] = file
+	}
+	err := image.Pack(ctx, archive, image.Spec{Name: perftestImage, Files: files, Env: []string{"PATH=/usr/bin"}})
 	if err != nil {
 		t.Fatal(err)
 	}

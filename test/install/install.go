@@ -189,14 +189,11 @@ func (i *Installer) archive(ctx context.Context, binary string) (string, error) 
 // machine's own C library: a release's images stand on Debian packages, which cannot be had
 // everywhere.
 func (i *Installer) Pack(ctx context.Context, binary string) (archive string, err error) {
-	const dir, hook, agent = "/usr/local/bin/", "heddle-cdi-hook", "heddle-fabric-agent"
+	const dir, hook = "/usr/local/bin/", "heddle-cdi-hook"
 	program := filepath.Join(i.Dir, binary)
 	files := map[string]string{dir + binary: program}
-	switch binary {
-	case "heddle-node":
+	if binary == "heddle-node" {
 		files[dir+hook] = filepath.Join(i.Dir, hook)
-	case "heddle":
-		files[dir+agent] = filepath.Join(i.Dir, agent)
 	}
 	archive = program + ".tar"
 	return archive, image.Pack(ctx, archive, image.Spec{

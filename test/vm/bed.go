@@ -34,8 +34,8 @@ const (
 	// TagRoot and TagFiles name the folders of a [Bed] in its guests.
 	TagRoot  = "root"
 	TagFiles = "files"
-	// AgentPort is the TCP port of each guest that the host reaches.
-	AgentPort = "18500"
+	// ExecPort is the TCP port of each guest that the host reaches: its init calls [Serve].
+	ExecPort = "18500"
 )
 
 // RailAddress returns a node's IPv4 address on a rail, which is ethN of the guest.
@@ -47,17 +47,17 @@ func ControlAddress(node int) string { return fmt.Sprintf("10.0.2.%d", 20+node) 
 
 // Running is a started [Bed].
 type Running struct {
-	// Addresses are of the agents, seen from the host.
-	Addresses []string
 	// Ended gets the number of each guest that ends.
-	Ended    chan int
-	consoles []*console
-	networks []*ethernet
-	cancel   context.CancelFunc
-	guests   sync.WaitGroup
+	Ended chan int
+	// addresses are the guests' ExecPorts, seen from the host.
+	addresses []string
+	consoles  []*console
+	networks  []*ethernet
+	cancel    context.CancelFunc
+	guests    sync.WaitGroup
 }
 
-// Start boots the guests and returns without waiting for their agents.
+// Start boots the guests and returns without waiting for them.
 func (g *Guest) Start(ctx context.Context, b *Bed) (_ *Running, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &Running{cancel: cancel, Ended: make(chan int, b.Nodes)}
@@ -69,7 +69,7 @@ func (g *Guest) Start(ctx context.Context, b *Bed) (_ *Running, err error) {
 			r.Stop()
 		}
 	}()
-	if r.Addresses, err = freeAddresses(ctx, b.Nodes); err != nil {
+	if r.addresses, err = freeAddresses(ctx, b.Nodes); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "heddle-vm-")
@@ -155,8 +155,8 @@ func (r *Running) plug(cmd *exec.Cmd, network int, netdev string) error {
 // the control network, since it answers whatever it sees.
 func (r *Running) gateway() string {
 	words := []string{"user,id=user,restrict=on"}
-	for node, address := range r.Addresses {
-		words = append(words, fmt.Sprintf("hostfwd=tcp:%s-%s:%s", address, ControlAddress(node), AgentPort))
+	for node, address := range r.addresses {
+		words = append(words, fmt.Sprintf("hostfwd=tcp:%s-%s:%s", address, ControlAddress(node), ExecPort))
 	}
 	return strings.Join(words, ",")
 }

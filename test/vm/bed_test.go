@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/heddle-dev/heddle/test/vm"
 	"github.com/heddle-dev/heddle/topo/fabrictest"
-	"github.com/heddle-dev/heddle/topo/fabrictest/agent"
 	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
 )
 
@@ -35,7 +33,7 @@ func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
 // port is the index of a node's port on a rail.
 func port(node, rail int) int { return node*rails + rail }
 
-// startBed boots the guests and waits for their agents.
+// startBed boots the guests and waits until they run programs.
 func startBed(ctx context.Context, t *testing.T) *bed {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -47,18 +45,9 @@ func startBed(ctx context.Context, t *testing.T) *bed {
 	}
 	g, err := vm.Prepare(ctx, cache, t.Output())
 	skipMissing(t, err)
-	root, err := vm.Userland(ctx, cache, t.Output(), []string{"perftest", "iproute2", "openmpi-bin"}, "libopenmpi-dev")
+	root, err := vm.Userland(ctx, cache, t.Output(), []string{"perftest", "iproute2", "openmpi-bin", "coreutils"}, "libopenmpi-dev")
 	skipMissing(t, err)
 	files := t.TempDir()
-	certificate, key, err := agent.NewKey(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
-		if err := os.WriteFile(filepath.Join(files, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	// A link that the package's script would make.
 	if err := os.Symlink("/usr/bin/mpirun.openmpi", filepath.Join(files, "mpirun")); err != nil {
 		t.Fatal(err)
@@ -67,7 +56,6 @@ func startBed(ctx context.Context, t *testing.T) *bed {
 	command(ctx, t, "gcc", "-O1", "-o", filepath.Join(files, "all_reduce_perf"), "allreduce/allreduce.c",
 		"-I", filepath.Join(libraries, "openmpi/include"), filepath.Join(libraries, "libmpi.so.40"),
 		"-Wl,--unresolved-symbols=ignore-in-shared-libs")
-	command(ctx, t, "go", "build", "-o", filepath.Join(files, "heddle-fabric-agent"), "../../cmd/heddle-fabric-agent")
 	initProgram := filepath.Join(t.TempDir(), "init")
 	command(ctx, t, "go", "build", "-ldflags", "-s -w", "-o", initProgram, "./node")
 	running, err := g.Start(ctx, &vm.Bed{Init: initProgram, Root: root, Files: files, Nodes: nodes, Rails: rails})
@@ -80,20 +68,13 @@ func startBed(ctx context.Context, t *testing.T) *bed {
 			t.Log(running.Consoles())
 		}
 	})
-	config, err := agent.Config(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 	// GID 1 of an rxe device is of its IPv4 address. A slow link must have its queue empty before the sender's timeout.
 	b := &bed{on: &measure.Nodes{
-		Nodes: map[string]measure.Node{}, Seconds: 2, Iterations: 50,
+		Executor: running, Hosts: map[string]string{}, Seconds: 2, Iterations: 50,
 		Args: []string{"-x", "1", "-F", "-u", "18", "-t", "16"},
 	}}
 	for node := range nodes {
-		b.on.Nodes[nodeName(node)] = measure.Node{
-			Client: client, Address: running.Addresses[node], Host: vm.ControlAddress(node),
-		}
+		b.on.Hosts[nodeName(node)] = vm.ControlAddress(node)
 		for rail := range rails {
 			b.ports = append(b.ports, fabrictest.Port{
 				Node: nodeName(node), HCA: fmt.Sprintf("rxe%d", rail), ID: fmt.Sprint(rail), Number: 1, Rail: int32(rail),
@@ -126,12 +107,12 @@ func command(ctx context.Context, t *testing.T, name string, args ...string) {
 	}
 }
 
-// await waits for a guest's agent. A connection may hang if the guest is not on the network yet.
+// await waits until a guest runs programs. A connection may hang if the guest is not on the network yet.
 func (b *bed) await(ctx context.Context, t *testing.T, node int, ended <-chan int) {
 	t.Helper()
 	for {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := b.on.Run(try, nodeName(node), []string{"/bin/sh", "-c", ":"}, nil)
+		_, err := b.on.Run(try, nodeName(node), []string{"true"})
 		<-try.Done()
 		cancel()
 		if err == nil {

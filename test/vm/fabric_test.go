@@ -4,8 +4,10 @@ package vm_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,8 +27,8 @@ const (
 func (b *bed) shape(ctx context.Context, t *testing.T, node, rail int, netem string) {
 	t.Helper()
 	p := &b.ports[port(node, rail)]
-	args := []string{"sh", "-c", "/sbin/tc qdisc replace dev " + p.Netdev + " root netem limit 10000 " + netem}
-	if out, err := b.on.Run(ctx, p.Node, args, nil); err != nil {
+	args := strings.Fields("/sbin/tc qdisc replace dev " + p.Netdev + " root netem limit 10000 " + netem)
+	if out, err := b.on.Run(ctx, p.Node, args); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
@@ -107,6 +109,11 @@ func TestFabricInGuests(t *testing.T) {
 	})
 	t.Run("collective", func(t *testing.T) {
 		b.all(ctx, t, "rate 20mbit")
+		failing := &measure.Collective{Launcher: measure.MPI, Args: []string{"false"}, Ranks: 1}
+		_, err := b.on.Collective(ctx, failing, []string{nodeName(0), nodeName(1)}, nil)
+		if t.Log(err); err == nil || errors.Is(err, measure.ErrGone) {
+			t.Errorf("a program that fails: %v", err)
+		}
 		whole, err := b.collective(ctx, t, fabrictest.Run{Nodes: []int{0, 1, 2, 3}, Rail: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +140,7 @@ func (b *bed) collective(ctx context.Context, t *testing.T, r fabrictest.Run) (f
 		netdevs = fmt.Sprintf("eth%d", r.Rail)
 	}
 	busbw, err := b.on.Collective(ctx, &measure.Collective{
-		Launcher: measure.MPI, Ranks: 1, RSH: "heddle-fabric-agent rsh",
+		Launcher: measure.MPI, Ranks: 1,
 		Args: []string{"all_reduce_perf", "-b", "65536", "-e", "262144", "-f", "4", "-n", "2", "-w", "1"},
 	}, names, []string{"OMPI_MCA_btl_tcp_if_include=" + netdevs})
 	t.Logf("%v by %s: %.4f GB/s %v", names, netdevs, busbw, err)

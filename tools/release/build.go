@@ -83,7 +83,7 @@ func git(ctx context.Context, root string, args ...string) (string, error) {
 // image puts a program, and the second one of its image, on the base layer.
 func image(l *linker, name, arch, revision string, base v1.Layer) (v1.Image, error) {
 	top, err := layer(func(dir string) error {
-		for _, program := range withSecond([]string{name}) {
+		for _, program := range withHook([]string{name}) {
 			if err := place(l.program(arch, program), filepath.Join(dir, "usr/local/bin", program)); err != nil {
 				return err
 			}

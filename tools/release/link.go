@@ -50,15 +50,12 @@ func newLinker(root, dir, version string) (l *linker, end func(), err error) {
 
 func (l *linker) program(arch, name string) string { return filepath.Join(l.dir, arch, name) }
 
-// withSecond adds the second programs of images.
-func withSecond(names []string) []string {
-	all := slices.Clone(names)
-	for first, second := range map[string]string{node: mountsHook, tool: agent} {
-		if slices.Contains(names, first) {
-			all = append(all, second)
-		}
+// withHook adds the second program of the image of the node's daemons.
+func withHook(names []string) []string {
+	if slices.Contains(names, node) {
+		return append(slices.Clone(names), mountsHook)
 	}
-	return all
+	return names
 }
 
 // link links programs and the second programs of their images, each in its own module.
@@ -70,12 +67,12 @@ func (l *linker) link(ctx context.Context, arch string, names []string) error {
 	if err := os.MkdirAll(filepath.Join(l.dir, arch), 0o755); err != nil {
 		return err
 	}
-	for _, name := range withSecond(names) {
+	for _, name := range withHook(names) {
 		folder, cgo := filepath.Join(l.root, "cmd", name), "1"
 		switch name {
 		case volcano:
 			folder = filepath.Join(l.root, "cmd/heddle-"+volcano)
-		case mountsHook, agent: // They run with an unknown C library.
+		case mountsHook: // It also runs on the node, with an unknown C library.
 			cgo = "0"
 		}
 		// NVML's functions are bound lazily, since older drivers lack some.
@@ -132,7 +129,7 @@ func programs(ctx context.Context, l *linker, arch, out string, names []string) 
 	if err := l.link(ctx, arch, names); err != nil {
 		return err
 	}
-	for _, name := range withSecond(names) {
+	for _, name := range withHook(names) {
 		if err := place(l.program(arch, name), filepath.Join(out, name)); err != nil {
 			return err
 		}

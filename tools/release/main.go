@@ -26,15 +26,12 @@ import (
 // volcano is heddle-vc-scheduler: it replaces the image of this name in Volcano's chart.
 const volcano = "vc-scheduler"
 
-// Two images have a second program, which is copied to where the C library is unknown: by the device plugin to the node,
-// and by an init container to a pod of a fabric test.
-const (
-	node, mountsHook = "heddle-node", "heddle-cdi-hook"
-	tool, agent      = "heddle", "heddle-fabric-agent"
-)
+// The image of the node's daemons has a second program, which the device plugin copies to the
+// node.
+const node, mountsHook = "heddle-node", "heddle-cdi-hook"
 
 // binaries are the images, each named for its program.
-var binaries = []string{tool, node, "heddle-topo-master", "heddle-scheduler", volcano}
+var binaries = []string{"heddle", node, "heddle-topo-master", "heddle-scheduler", volcano}
 
 func main() {
 	syscall.Umask(0o022) // The modes in images do not depend on the caller's.

@@ -46,6 +46,9 @@ type Cluster struct {
 	Classes []resourceapi.DeviceClass
 	Slices  []resourceapi.ResourceSlice
 	Claims  []resourceapi.ResourceClaim
+
+	// reserved has the devices for the claims of pods that are planned.
+	reserved planner.Reservations
 }
 
 // Answer explains why a pod, or the pods of a gang, have no node.

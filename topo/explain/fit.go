@@ -42,6 +42,8 @@ type Planned struct {
 	Places []Place `json:"places,omitempty"`
 	// When estimates when they fit; nil if they fit now.
 	When *When `json:"when,omitempty"`
+
+	pods []*corev1.Pod
 }
 
 // Place is the node that a pod would get.
@@ -70,37 +72,32 @@ func FitOf(ctx context.Context, c *Cluster, set *manifest.Set, now time.Time) *F
 	own := *c
 	own.Pods, own.PodGroups = slices.Clone(c.Pods), slices.Concat(c.PodGroups, set.PodGroups)
 	own.Claims = slices.Concat(set.Claims, c.Claims) // Claims of one name are the cluster's.
-	reserved := planner.Reservations{}
-	for _, g := range together(set) {
-		p := own.fit(ctx, &g, reserved, now)
-		fit.Gangs = append(fit.Gangs, p)
+	own.reserved = planner.Reservations{}
+	fit.Gangs = together(set)
+	for i := range fit.Gangs {
+		p := &fit.Gangs[i]
+		own.fit(ctx, p, now)
 		fit.Fits = fit.Fits && len(p.Places) > 0
-		for _, pod := range g.pods { // The next gang is beside it.
+		for _, pod := range p.pods { // The next gang is beside it.
 			own.Pods = append(own.Pods, *pod)
 		}
 	}
 	return fit
 }
 
-// unit has pods that are placed together.
-type unit struct {
-	api, name string
-	pods      []*corev1.Pod
-}
-
-// together returns the pods of each gang, and of each job in no gang.
-func together(set *manifest.Set) (all []unit) {
+// together returns each gang, and each job in no gang, with its pods.
+func together(set *manifest.Set) (all []Planned) {
 	at, rest := map[string]int{}, set.Pods
 	for i := range set.Jobs {
 		j := &set.Jobs[i]
 		for _, pod := range rest[:j.Pods] {
-			u, key := unit{name: j.Name}, fmt.Sprint(i)
+			p, key := Planned{Answer: Answer{Namespace: pod.Namespace, Name: j.Name}}, fmt.Sprint(i)
 			if m, in := gang.MemberOf(pod, gpus(pod)); in {
-				u.api, key = string(m.API), m.Key()
-				_, u.name, _ = strings.Cut(m.Gang, "/")
+				p.API, key = string(m.API), m.Key()
+				_, p.Name, _ = strings.Cut(m.Gang, "/")
 			}
 			if _, known := at[key]; !known {
-				at[key], all = len(all), append(all, u)
+				at[key], all = len(all), append(all, p)
 			}
 			all[at[key]].pods = append(all[at[key]].pods, pod)
 		}
@@ -109,20 +106,17 @@ func together(set *manifest.Set) (all []unit) {
 	return all
 }
 
-// fit plans a unit, gives its pods their nodes, and reserves the devices of their claims.
-func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservations, now time.Time) Planned {
-	p := Planned{Answer: Answer{
-		Namespace: u.pods[0].Namespace, Name: u.name, API: u.api, Gang: len(u.pods) > 1, Pods: len(u.pods),
-	}}
-	placement.OrderPods(u.pods)
-	spec := c.specOf(&p.Answer, u.pods)
-	if p.MinMember = cmp.Or(spec.MinMember, len(u.pods)); p.MinMember > len(u.pods) {
-		p.When = &When{Never: fmt.Sprintf("the manifest has %d of the %d pods that the gang needs", len(u.pods), p.MinMember)}
-		return p
+// fit plans pods that are placed together, gives them their nodes, and reserves the devices of their claims.
+func (c *Cluster) fit(ctx context.Context, p *Planned, now time.Time) {
+	p.Gang, p.Pods = len(p.pods) > 1, len(p.pods)
+	placement.OrderPods(p.pods)
+	spec := c.specOf(&p.Answer, p.pods)
+	if p.MinMember = cmp.Or(spec.MinMember, p.Pods); p.MinMember > p.Pods {
+		p.When = &When{Never: fmt.Sprintf("the manifest has %d of the %d pods that the gang needs", p.Pods, p.MinMember)}
+		return
 	}
 	ask := func(c *Cluster) (*question, planner.Plan) {
-		q := newQuestion(ctx, c, &p.Answer, &spec, u.pods, now)
-		q.request.Reservations = reserved.With(q.request.Reservations)
+		q := newQuestion(ctx, c, &p.Answer, &spec, p.pods, now)
 		if q.fault != "" {
 			return q, planner.Plan{Reason: q.fault}
 		}
@@ -132,7 +126,7 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 	if plan.Reason != "" {
 		p.explain(ctx, q, c)
 		p.When = c.when(q, ask)
-		return p
+		return
 	}
 	place := &plan.Places[0]
 	p.Group, p.Kind = place.Group, place.Kind
@@ -140,18 +134,18 @@ func (c *Cluster) fit(ctx context.Context, u *unit, reserved planner.Reservation
 		m := &q.request.Gangs[0].Members[i]
 		m.Pod.Spec.NodeName = node
 		p.Places = append(p.Places, Place{m.Pod.Name, node})
-		if m.Class.Claims != nil {
-			reserved[node] = append(reserved[node], planner.Reservation{
-				UID: m.Pod.UID, Priority: math.MaxInt32, Claims: m.Class.Claims,
+		if m.Class.Claims != nil { // With another UID: what is reserved for a pod on the node does not count.
+			c.reserved[node] = append(c.reserved[node], planner.Reservation{
+				UID: m.Pod.UID + "/claims", Priority: math.MaxInt32, Claims: m.Class.Claims,
 			})
 		}
 	}
-	return p
 }
 
 // when finds the first end of running pods after which a question has a plan.
 func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)) *When {
 	w, own := &When{}, schedulehelpers.PodPriority(q.waiting.Members[0].Pod)
+	never := time.Unix(math.MaxInt32, 0)
 	ends := map[types.UID]time.Time{}
 	for i := range c.Pods {
 		pod := &c.Pods[i]
@@ -160,51 +154,50 @@ func (c *Cluster) when(q *question, ask func(*Cluster) (*question, planner.Plan)
 		case !holds(pod) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		case pod.Spec.NodeName == "" && schedulehelpers.PodPriority(pod) >= own:
 			w.Ahead++
-		case pod.Spec.NodeName == "" || strings.HasPrefix(string(pod.UID), manifest.UIDPrefix):
+		case pod.Spec.NodeName == "":
+		case strings.HasPrefix(string(pod.UID), manifest.UIDPrefix):
+			ends[pod.UID] = never
 		case h.Until.IsZero():
 			w.Endless++
+			ends[pod.UID] = never
 		default:
 			ends[pod.UID] = h.Until
 		}
 	}
-	without := func(gone func(*corev1.Pod) bool) planner.Plan {
+	gone := func(pod types.UID, at time.Time) bool {
+		end, known := ends[pod]
+		return known && !end.After(at)
+	}
+	without := func(at time.Time) planner.Plan {
 		left := *c
-		ended := map[types.UID]bool{}
-		left.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(p corev1.Pod) bool {
-			ended[p.UID] = gone(&p)
-			return ended[p.UID]
-		})
+		if at.Equal(never) {
+			left.reserved = nil
+		}
+		left.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(p corev1.Pod) bool { return gone(p.UID, at) })
 		left.Claims = slices.DeleteFunc(slices.Clone(c.Claims), func(claim resourceapi.ResourceClaim) bool {
 			users := claim.Status.ReservedFor
 			return len(users) > 0 && !slices.ContainsFunc(users, func(u resourceapi.ResourceClaimConsumerReference) bool {
-				return !ended[u.UID]
+				return !gone(u.UID, at)
 			})
 		})
 		_, plan := ask(&left)
 		return plan
 	}
-	w.Never = without(func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && holds(p) }).Reason
-	if w.Never != "" {
-		w.Never = "an empty cluster has no room: " + w.Never
+	if reason := without(never).Reason; reason != "" {
+		w.Never = "an empty cluster has no room: " + reason
 		return w
 	}
 	times := slices.Compact(slices.SortedFunc(maps.Values(ends), time.Time.Compare))
-	by := func(at time.Time) func(*corev1.Pod) bool {
-		return func(p *corev1.Pod) bool {
-			end, known := ends[p.UID]
-			return known && !end.After(at)
-		}
-	}
 	// More room never fits worse.
-	first := sort.Search(len(times), func(i int) bool { return without(by(times[i])).Reason == "" })
-	if first == len(times) {
+	first := sort.Search(len(times), func(i int) bool { return without(times[i]).Reason == "" })
+	if first == len(times) || times[first].Equal(never) {
 		return w
 	}
 	w.At = times[first]
-	nodes := without(by(w.At)).Places[0].Nodes
-	w.After = c.holdersOf(func(p *corev1.Pod) bool { return by(w.At)(p) && slices.Contains(nodes, p.Spec.NodeName) })
+	nodes := without(w.At).Places[0].Nodes
+	w.After = c.holdersOf(func(p *corev1.Pod) bool { return gone(p.UID, w.At) && slices.Contains(nodes, p.Spec.NodeName) })
 	if len(w.After) == 0 { // Their nodes are kept for repair then, and others are not.
-		w.After = c.holdersOf(by(w.At))
+		w.After = c.holdersOf(func(p *corev1.Pod) bool { return gone(p.UID, w.At) })
 	}
 	return w
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/clock"
@@ -72,12 +72,11 @@ func (l *Lister) Explain(ctx context.Context, groups []v1alpha1.Group, namespace
 func (l *Lister) Fit(ctx context.Context, groups []v1alpha1.Group, set *manifest.Set) (*Fit, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var namespaces []string
+	namespaces := sets.Set[string]{}
 	for i := range set.Jobs {
-		namespaces = append(namespaces, set.Jobs[i].Namespace)
+		namespaces.Insert(set.Jobs[i].Namespace)
 	}
-	slices.Sort(namespaces)
-	known, err := l.cluster(ctx, groups, slices.Compact(namespaces)...)
+	known, err := l.cluster(ctx, groups, sets.List(namespaces)...)
 	if err == nil {
 		err = errors.Join(l.prioritize(ctx, set.Pods), l.claim(ctx, set))
 	}
@@ -117,9 +116,8 @@ func (l *Lister) prioritize(ctx context.Context, pods []*corev1.Pod) error {
 	}
 	for _, pod := range pods {
 		for i := range classes.Items {
-			c := &classes.Items[i]
-			own := c.Name == pod.Spec.PriorityClassName || pod.Spec.PriorityClassName == "" && c.GlobalDefault
-			if pod.Spec.Priority == nil && own {
+			c, name := &classes.Items[i], pod.Spec.PriorityClassName
+			if pod.Spec.Priority == nil && (c.Name == name || name == "" && c.GlobalDefault) {
 				pod.Spec.Priority = &c.Value
 			}
 		}

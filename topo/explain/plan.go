@@ -84,9 +84,10 @@ func newQuestion(
 	slices.Sort(names[1:])
 	slices.SortFunc(q.request.Nodes, func(a, b *planner.Node) int { return cmp.Compare(a.Name, b.Name) })
 	q.planner = planner.New(topologyclient.Of(c.Groups), gang.Place, names)
+	q.request.Reservations = c.reserved
 	bound := func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
 	if c.Spares != (intstr.IntOrString{}) && !slices.ContainsFunc(pods, bound) { // Else the spares are for it.
-		q.request.Reservations = q.planner.Spares(q.request.Nodes, nil, c.Spares)
+		q.request.Reservations = q.planner.Spares(q.request.Nodes, nil, c.Spares).With(c.reserved)
 	}
 	q.read(a, spec, pods, q.demands(c, pods))
 	return q

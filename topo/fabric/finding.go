@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // Fault is the sort of a finding.
@@ -99,7 +101,7 @@ func (f *Finding) Subject() string {
 	case device == "":
 		return rail
 	case f.Kind == Degraded && f.HCA == "":
-		return strings.TrimSpace("GPU " + device + " " + f.Link)
+		return v1alpha1.DeviceLink(device, f.Link)
 	case f.Port > 0:
 		return fmt.Sprintf("%s port %d (%s)", device, f.Port, rail)
 	default:
@@ -130,6 +132,9 @@ func (f *Finding) Sentence() string {
 		}
 		if strings.HasPrefix(f.What, "pcie-") || f.What == "bandwidth" {
 			return f.Subject() + " is degraded: " + f.What + " below " + f.Limit
+		}
+		if f.What == "sxid-fatal" {
+			return f.Subject() + " is degraded: fatal error (SXid) " + f.Value
 		}
 		if f.What == "failure" {
 			return f.Subject() + " is degraded: failed, expected " + f.Limit

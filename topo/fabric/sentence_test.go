@@ -39,6 +39,12 @@ func TestSentence(t *testing.T) {
 			fabric.Finding{Kind: fabric.Degraded, ID: "GPU-1", What: "pcie-width", Limit: "x16 (PCIe)"},
 			"GPU GPU-1 is degraded: pcie-width below x16 (PCIe)",
 		},
+		{
+			fabric.Finding{
+				Kind: fabric.Degraded, ID: "0000:06:00.0", Link: "NVSwitch link 30", What: "sxid-fatal", Value: "20034 LTSSM Fault Up",
+			},
+			"NVSwitch 0000:06:00.0 link 30 is degraded: fatal error (SXid) 20034 LTSSM Fault Up",
+		},
 		{fabric.Finding{Kind: fabric.BadPath}, "the reported path contradicts the levels"},
 	} {
 		if got := tt.finding.Sentence(); got != tt.want {

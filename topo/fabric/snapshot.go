@@ -51,6 +51,17 @@ func (s *Snapshot) ETag() string {
 // Write writes the answer of GET /node_group: the list of top-level elements and a newline.
 func (s *Snapshot) Write(w io.Writer) error { return WriteElements(w, s.Child) }
 
+// Groups returns the tree as clients decode it.
+func (s *Snapshot) Groups() []v1alpha1.Group { return groups(s.Child) }
+
+func groups(list []*Element) []v1alpha1.Group {
+	out := make([]v1alpha1.Group, len(list))
+	for i, e := range list {
+		out[i] = v1alpha1.Group{Name: e.Name, Kind: e.Kind, Status: e.Status, Child: groups(e.Child)}
+	}
+	return out
+}
+
 // All returns the elements, parents first, with the elements that hold them, top first. The list of holders is good
 // until the next step only.
 func (s *Snapshot) All() iter.Seq2[[]*Element, *Element] { return All(s.Child) }

@@ -17,46 +17,50 @@ const (
 
 // measure has the flows that one measure judges.
 type measure struct {
-	what       string
-	slow, good []Result
-	// value and limit are of each slow flow.
-	value, limit map[Flow]float64
+	what string
+	// format is of values, empty if there are none.
+	format string
+	slow   []slowFlow
+	good   []Flow
 }
+
+// slowFlow is a flow with a value beyond its limit.
+type slowFlow struct {
+	Flow
+	value, limit float64
+}
+
+// excess is how far the value is beyond the limit, as their ratio.
+func (f *slowFlow) excess() float64 { return max(f.value/f.limit, f.limit/f.value) }
 
 // measures sorts flows into slow and good ones. A bandwidth is compared with the links', or with the usual one of like
 // flows if that is lower: a fabric in which all are equally slow has no slow place. A latency is compared with the
 // usual one.
-func measures(ports []Port, results []Result) []*measure {
-	newMeasure := func(what string) *measure {
-		return &measure{what: what, value: map[Flow]float64{}, limit: map[Flow]float64{}}
-	}
-	failure, bandwidth, latency := newMeasure(Failure), newMeasure(Bandwidth), newMeasure(Latency)
+func measures(ports []Port, results []Result) []measure {
+	failure, bandwidth, latency := measure{what: Failure}, measure{what: Bandwidth, format: "%.3g Gb/s"},
+		measure{what: Latency, format: "%.1f us"}
 	gbps, micros := usualValues(ports, results)
 	for _, r := range results {
+		failure.add(r.Flow, 0, 0, r.Failure != "")
 		if r.Failure != "" {
-			failure.slow = append(failure.slow, r)
 			continue
 		}
-		failure.good = append(failure.good, r)
 		of := sortOf(ports, r.Flow)
-		expected := lower(ports[r.From].Gbps, ports[r.To].Gbps)
-		if of := gbps[of]; of > 0 {
-			expected = lower(expected, of)
-		}
-		bandwidth.add(r, r.Gbps, MinBandwidth*expected, r.Gbps < MinBandwidth*expected)
+		expected := MinBandwidth * lower(lower(ports[r.From].Gbps, ports[r.To].Gbps), gbps[of])
+		bandwidth.add(r.Flow, r.Gbps, expected, r.Gbps < expected)
 		if most := maxLatency * micros[of]; most > 0 && r.Latency > 0 {
-			latency.add(r, r.Latency, most, r.Latency > most)
+			latency.add(r.Flow, r.Latency, most, r.Latency > most)
 		}
 	}
-	return []*measure{failure, bandwidth, latency}
+	return []measure{failure, bandwidth, latency}
 }
 
-func (m *measure) add(r Result, value, limit float64, slow bool) {
-	if !slow {
-		m.good = append(m.good, r)
-		return
+func (m *measure) add(f Flow, value, limit float64, slow bool) {
+	if slow {
+		m.slow = append(m.slow, slowFlow{f, value, limit})
+	} else {
+		m.good = append(m.good, f)
 	}
-	m.slow, m.value[r.Flow], m.limit[r.Flow] = append(m.slow, r), value, limit
 }
 
 // usualValues returns the usual bandwidth and latency of each sort of flows, if there are enough: of HCAs alone the
@@ -70,20 +74,16 @@ func usualValues(ports []Port, results []Result) (gbps, micros map[sort]float64)
 	}
 	gbps, micros = map[sort]float64{}, map[sort]float64{}
 	for of, results := range all {
-		if len(results) < usual {
-			continue
-		}
-		var g, l []float64
-		for _, r := range results {
-			g, l = append(g, r.Gbps), append(l, r.Latency)
-		}
-		slices.Sort(g)
-		slices.Sort(l)
 		best := (len(results) - 1) / 10
 		if of.self {
 			best = len(results) / 2
 		}
-		gbps[of], micros[of] = g[len(g)-1-best], l[best]
+		if len(results) >= usual {
+			slices.SortFunc(results, func(a, b Result) int { return cmp.Compare(b.Gbps, a.Gbps) })
+			gbps[of] = results[best].Gbps
+			slices.SortFunc(results, func(a, b Result) int { return cmp.Compare(a.Latency, b.Latency) })
+			micros[of] = results[best].Latency
+		}
 	}
 	return gbps, micros
 }
@@ -125,28 +125,22 @@ func way(ports []Port, f Flow) (steps []step) {
 		if leaf != "" {
 			steps = append(steps, step{Place: Place{Leaf, -1, leaf}})
 		}
-	}
-	if from == to {
-		return slices.Compact(steps)
-	}
-	for _, leaf := range []string{from, to} {
-		if leaf != "" {
+		if leaf != "" && from != to {
 			steps = append(steps, step{Place: Place{Uplinks, -1, leaf}})
 		}
 	}
-	return steps
+	return slices.Compact(steps)
 }
 
 // Faults names the places that explain the slow flows, those that explain the most first. unexplained are slow flows
 // whose every part works in other flows.
 func (t *Test) Faults() (faults []Fault, unexplained []Flow) {
-	best := t.best()
-	for _, m := range measures(t.Ports, best) {
+	for _, m := range measures(t.Ports, t.best()) {
 		found, left := m.faults(t.Ports)
 		faults = append(faults, found...)
-		for _, r := range left {
-			if !slices.Contains(unexplained, r.Flow) {
-				unexplained = append(unexplained, r.Flow)
+		for i := range left {
+			if f := left[i].Flow; !slices.Contains(unexplained, f) {
+				unexplained = append(unexplained, f)
 			}
 		}
 	}
@@ -155,21 +149,25 @@ func (t *Test) Faults() (faults []Fault, unexplained []Flow) {
 
 // faults takes the place that explains the most slow flows, and again with the flows that are left. A good flow clears
 // the places on its way, except uplinks: another flow may take another uplink.
-func (m *measure) faults(ports []Port) (faults []Fault, left []Result) {
+func (m *measure) faults(ports []Port) (faults []Fault, left []slowFlow) {
 	cleared := map[step]bool{}
-	for _, r := range m.good {
-		for _, s := range way(ports, r.Flow) {
+	for _, f := range m.good {
+		for _, s := range way(ports, f) {
 			cleared[s] = s.Kind != Uplinks
 		}
 	}
-	left = slices.Clone(m.slow)
+	left = m.slow
 	for places := most(counts(ports, left, cleared)); places != nil; places = most(counts(ports, left, cleared)) {
 		through := func(s step) bool { return slices.Contains(places, s.Place) && !cleared[s] }
-		explained := func(r Result) bool { return slices.ContainsFunc(way(ports, r.Flow), through) }
-		faults = append(faults, m.fault(ports, places, slices.DeleteFunc(slices.Clone(left), func(r Result) bool {
-			return !explained(r)
-		})))
-		left = slices.DeleteFunc(left, explained)
+		var explained, others []slowFlow
+		for _, f := range left {
+			if slices.ContainsFunc(way(ports, f.Flow), through) {
+				explained = append(explained, f)
+			} else {
+				others = append(others, f)
+			}
+		}
+		faults, left = append(faults, m.fault(ports, places, explained)), others
 	}
 	return faults, left
 }
@@ -196,10 +194,10 @@ func most(counts map[Place]int) (places []Place) {
 
 // counts returns how many of the flows each place explains that no good flow clears. Uplinks explain flows that nothing
 // else explains, and only several with other leaves.
-func counts(ports []Port, flows []Result, cleared map[step]bool) map[Place]int {
+func counts(ports []Port, flows []slowFlow, cleared map[step]bool) map[Place]int {
 	out, others := map[Place]int{}, map[Place]map[string]bool{}
-	for _, r := range flows {
-		steps := slices.DeleteFunc(way(ports, r.Flow), func(s step) bool { return cleared[s] })
+	for _, f := range flows {
+		steps := slices.DeleteFunc(way(ports, f.Flow), func(s step) bool { return cleared[s] })
 		only := !slices.ContainsFunc(steps, func(s step) bool { return s.Kind != Uplinks })
 		for _, s := range steps {
 			if s.Kind != Uplinks {
@@ -208,7 +206,7 @@ func counts(ports []Port, flows []Result, cleared map[step]bool) map[Place]int {
 				if others[s.Place] == nil {
 					others[s.Place] = map[string]bool{}
 				}
-				others[s.Place][ports[r.From].Leaf], others[s.Place][ports[r.To].Leaf] = true, true
+				others[s.Place][ports[f.From].Leaf], others[s.Place][ports[f.To].Leaf] = true, true
 			}
 		}
 	}
@@ -226,21 +224,16 @@ func counts(ports []Port, flows []Result, cleared map[step]bool) map[Place]int {
 func rank(k Kind) int { return slices.Index([]Kind{Cable, HCA, Leaf, Uplinks}, k) }
 
 // fault describes the places that explain some slow flows, with the worst of them.
-func (m *measure) fault(ports []Port, places []Place, slow []Result) Fault {
+func (m *measure) fault(ports []Port, places []Place, slow []slowFlow) Fault {
 	f := Fault{
 		Kind: places[0].Kind, What: m.what, Value: "failed", Limit: "a result", Flows: len(slow), places: places,
 	}
 	for i := range places {
 		f.Where = append(f.Where, places[i].name(ports))
 	}
-	worst := func(a, b Result) int { return cmp.Compare(m.value[a.Flow], m.value[b.Flow]) }
-	switch m.what {
-	case Latency:
-		at := slices.MaxFunc(slow, worst).Flow
-		f.Value, f.Limit = fmt.Sprintf("%.1f us", m.value[at]), fmt.Sprintf("%.1f us", m.limit[at])
-	case Bandwidth:
-		at := slices.MinFunc(slow, worst).Flow
-		f.Value, f.Limit = fmt.Sprintf("%.3g Gb/s", m.value[at]), fmt.Sprintf("%.3g Gb/s", m.limit[at])
+	if m.format != "" {
+		worst := slices.MaxFunc(slow, func(a, b slowFlow) int { return cmp.Compare(a.excess(), b.excess()) })
+		f.Value, f.Limit = fmt.Sprintf(m.format, worst.value), fmt.Sprintf(m.format, worst.limit)
 	}
 	return f
 }

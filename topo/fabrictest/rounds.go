@@ -23,8 +23,8 @@ type rail struct{ rail, plane int32 }
 
 // rounds returns the flows of all rounds. In a round no HCA has two flows, and between leaves no leaf.
 func rounds(ports []Port, plan Plan) (all [][]Flow) {
-	leaves, devices := map[rail]map[string][]int{}, map[[2]string]int{}
-	var loops [][]Flow
+	leaves := map[rail]map[string][]int{}
+	var alone []Flow
 	for i := range ports {
 		p := &ports[i]
 		of := rail{p.Rail, p.Plane}
@@ -32,20 +32,16 @@ func rounds(ports []Port, plan Plan) (all [][]Flow) {
 			leaves[of] = map[string][]int{}
 		}
 		leaves[of][p.Leaf] = append(leaves[of][p.Leaf], i)
-		// The second port of an HCA waits for the next round.
-		n := devices[[2]string{p.Node, p.ID}]
-		devices[[2]string{p.Node, p.ID}]++
-		if n == len(loops) {
-			loops = append(loops, nil)
-		}
-		loops[n] = append(loops[n], Flow{i, i})
+		alone = append(alone, Flow{i, i})
 	}
-	all = loops
+	all = apart(ports, alone)
 	for k := range plan.Pairs {
 		var flows []Flow
 		for _, of := range sorted(leaves) {
 			for _, leaf := range slices.Sorted(maps.Keys(leaves[of])) {
-				flows = append(flows, circle(leaves[of][leaf], k)...)
+				for _, pair := range circle(leaves[of][leaf], k) {
+					flows = append(flows, Flow{pair[0], pair[1]})
+				}
 			}
 		}
 		all = append(all, apart(ports, flows)...)
@@ -68,7 +64,7 @@ func sorted(leaves map[rail]map[string][]int) []rail {
 
 // circle pairs members as in a tournament: in each of the first rounds with another partner, every second round in the
 // other direction.
-func circle(members []int, round int) (flows []Flow) {
+func circle[T any](members []T, round int) (pairs [][2]T) {
 	n := len(members)
 	if n < 2 {
 		return nil
@@ -88,25 +84,16 @@ func circle(members []int, round int) (flows []Flow) {
 		if (a < b) != (round%2 == 0) {
 			a, b = b, a
 		}
-		flows = append(flows, Flow{members[a], members[b]})
+		pairs = append(pairs, [2]T{members[a], members[b]})
 	}
-	return flows
+	return pairs
 }
 
 // across pairs leaves, and takes other ports of them in each round.
 func across(leaves map[string][]int, round int) (flows []Flow) {
-	var names []string
-	for _, leaf := range slices.Sorted(maps.Keys(leaves)) {
-		if leaf != "" {
-			names = append(names, leaf)
-		}
-	}
-	indexes := make([]int, len(names))
-	for i := range indexes {
-		indexes[i] = i
-	}
-	for _, f := range circle(indexes, round) {
-		from, to := leaves[names[f.From]], leaves[names[f.To]]
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(leaves)), func(leaf string) bool { return leaf == "" })
+	for _, pair := range circle(names, round) {
+		from, to := leaves[pair[0]], leaves[pair[1]]
 		flows = append(flows, Flow{from[round%len(from)], to[(round/2+round/len(from))%len(to)]})
 	}
 	return flows

@@ -48,9 +48,9 @@ func (t *Test) Next() []Flow {
 // slow returns the flows that are slow in any measure.
 func (t *Test) slow() (flows []Flow) {
 	for _, m := range measures(t.Ports, t.best()) {
-		for _, r := range m.slow {
-			if !slices.Contains(flows, r.Flow) {
-				flows = append(flows, r.Flow)
+		for i := range m.slow {
+			if f := m.slow[i].Flow; !slices.Contains(flows, f) {
+				flows = append(flows, f)
 			}
 		}
 	}
@@ -80,14 +80,10 @@ func (t *Test) best() (all []Result) {
 		case !ok:
 			at[r.Flow], all = len(all), append(all, r)
 		default:
-			if all[i].Failure != "" || r.Gbps > all[i].Gbps {
-				all[i].Gbps = r.Gbps
-			}
-			if r.Latency > 0 && (all[i].Latency == 0 || r.Latency < all[i].Latency) {
-				all[i].Latency = r.Latency
-			}
+			b := &all[i]
+			b.Gbps, b.Latency = max(b.Gbps, r.Gbps), lower(b.Latency, r.Latency)
 			if r.Failure == "" {
-				all[i].Failure = ""
+				b.Failure = ""
 			}
 		}
 	}

@@ -18,13 +18,14 @@ import (
 
 // End is one end of a link.
 type End struct {
-	// HCA is the RDMA device's name, empty for a GPU. ID is the HCA's identity or the GPU's UUID.
+	// HCA is the RDMA device's name, empty for a GPU and an NVSwitch. ID is the HCA's identity, the GPU's UUID or the PCI
+	// address of an NVSwitch.
 	HCA, ID string
 	// Port is 0 for the PCIe link of a device.
 	Port int32
 	// Netdev is the slave under a LAG.
 	Netdev string
-	// Link is a link of a GPU to others: NVLink 3.
+	// Link is a link of a GPU to others: NVLink 3; or of an NVSwitch: NVSwitch link 46.
 	Link string
 	// Side is [v1alpha1.SwitchEnd] for the switch's port, empty for the node's.
 	Side string
@@ -37,9 +38,11 @@ type Reading struct {
 	Active bool
 	// RateGbps is the link's, in 10^9 bits a second; 0 if unknown.
 	RateGbps int32
-	// Counters has the port's errors, GPU the errors of a link between GPUs; each is absent for other links.
+	// Counters has the port's errors, GPU the errors of a link between GPUs, and Switch those of a link of an NVSwitch,
+	// which is known from its first error on; each is absent for other links.
 	Counters *v1alpha1.Counters
 	GPU      *machine.LinkErrors
+	Switch   *machine.SwitchErrors
 	// Bytes is the number of bytes that the port, or all ports of the device, have moved in both directions.
 	Bytes int64
 	// PCIe is the link between the device and the port above it, absent for a port.
@@ -70,6 +73,8 @@ type sample struct {
 	*rule
 	level        level
 	value, limit string
+	// since is when it became bad; zero for the time of the last reading.
+	since time.Time
 }
 
 // key is one measure of one end.
@@ -114,6 +119,9 @@ func (t *Tracker) Add(at time.Time, readings []Reading) {
 	for _, r := range readings {
 		now[r.End] = r
 		was, ok := t.last[r.End]
+		if !ok && !t.at.IsZero() {
+			was.Switch = &machine.SwitchErrors{} // There were none.
+		}
 		for _, s := range samples(&r, &was, ok, at.Sub(t.at)) {
 			k := key{r.End, s.what}
 			seen[k] = true
@@ -148,7 +156,7 @@ func (t *Tracker) add(k key, at time.Time, s *sample) {
 	}
 	if s.level == bad {
 		if h.bad&s.window() == 0 {
-			h.since = cmp.Or(t.at, at)
+			h.since = cmp.Or(s.since, t.at, at)
 		}
 		h.bad |= 1
 	}

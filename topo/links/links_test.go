@@ -61,7 +61,23 @@ func nvlinks(count func(n int64) machine.LinkErrors, counts ...int64) (all []lin
 	return all
 }
 
+// sxids are readings of a link of an NVSwitch with numbers of fatal and other errors; of one without any if they are -1.
+func sxids(counts ...[2]int64) (all []links.Reading) {
+	for _, n := range counts {
+		r := links.Reading{}
+		if n[0] >= 0 {
+			r.End = links.End{ID: "0000:c1:00.0", Link: "NVSwitch link 46"}
+			r.Switch = &machine.SwitchErrors{
+				Fatal: machine.SXids{Count: n[0], Text: "20034 LTSSM Fault Up"}, NonFatal: machine.SXids{Count: n[1], Text: "28006 MCTO"},
+			}
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
 func TestFindings(t *testing.T) {
+	none := [2]int64{-1, -1}
 	downs := func(n int64) v1alpha1.Counters { return v1alpha1.Counters{LinkDowns: n} }
 	for _, tt := range []struct {
 		name     string
@@ -106,6 +122,11 @@ func TestFindings(t *testing.T) {
 		{"a narrow PCIe link", []links.Reading{slot(32, 8, 0), slot(32, 8, 0), slot(32, 8, 0), slot(32, 16, 0), slot(32, 16, 0), slot(32, 16, 0)}, "..!!!."},
 		{"an idle device saves power", []links.Reading{slot(2.5, 16, 0), slot(2.5, 16, 0), slot(2.5, 16, 1e9), slot(2.5, 16, 2e9)}, "...."},
 		{"a busy one does not", []links.Reading{slot(16, 16, 0), slot(16, 16, 1e12), slot(16, 16, 2e12), slot(16, 16, 3e12), slot(2.5, 16, 3e12)}, "...!!"},
+		{"a fatal error of an NVSwitch", sxids(none, [2]int64{1, 0}, [2]int64{1, 0}, none), ".!!."},
+		{"before the first reading", sxids([2]int64{1, 0}), "!"},
+		{"other errors in two readings of an hour", sxids(none, [2]int64{0, 1}, [2]int64{0, 9}, [2]int64{0, 9}), "...."},
+		{"in three", sxids(none, [2]int64{0, 1}, [2]int64{0, 2}, [2]int64{0, 2}, [2]int64{0, 3}), "....!"},
+		{"before the first reading and in two", sxids([2]int64{0, 9}, [2]int64{0, 10}, [2]int64{0, 11}), "..."},
 		{"a function that fell off the bus", []links.Reading{slot(0, 0, 0), slot(0, 0, 0), slot(0, 0, 0)}, "..."},
 	} {
 		tracker, got := links.New(nil), ""

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/heddle-dev/heddle/api/machine"
@@ -39,12 +40,21 @@ const (
 	// Below 100 CRC errors a second NVLinks are as they should be (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR in NVIDIA's
 	// dcgm_gpu_hardware_limits.h).
 	dcgm = "DCGM"
+	// The driver calls an error fatal if the switch, and the GPUs behind it, need a reset (Fabric Manager for NVIDIA
+	// NVSwitch Systems User Guide, SXid errors).
+	driver = "NVSwitch driver"
 )
 
 // What is measured of a PCIe link.
 const (
 	pcieWidth = "pcie-width"
 	pcieSpeed = "pcie-speed"
+)
+
+// FatalSXid and nonFatalSXid are the errors of a link of an NVSwitch.
+const (
+	FatalSXid    = "sxid-fatal"
+	nonFatalSXid = "sxid-non-fatal"
 )
 
 // maxRatio is the highest ratio of errors to the bits of a link that is active, idle or not.
@@ -87,6 +97,8 @@ func rules() []rule {
 		event("link-error-recoveries", 1<<8-1, func(c *v1alpha1.Counters) int64 { return c.LinkErrorRecoveries }),
 		{what: pcieWidth, source: pcie, need: 3, of: 3, clear: 3},
 		{what: pcieSpeed, source: pcie, need: 3, of: 3, clear: 3},
+		{what: FatalSXid, source: driver, need: 1, of: 1, clear: 1},
+		event(nonFatalSXid, 0, nil),
 	}
 }
 
@@ -110,7 +122,8 @@ func (r *rule) ends(h *history) bool { return h.good&(1<<r.clear-1) == 1<<r.clea
 // evidence is the value of a sample, of an event how often it was there.
 func (s *sample) evidence(h *history) string {
 	if s.events {
-		return fmt.Sprintf("in %d of %d readings", bits.OnesCount16(h.bad&s.window()), s.of)
+		often := fmt.Sprintf("in %d of %d readings", bits.OnesCount16(h.bad&s.window()), s.of)
+		return strings.TrimPrefix(s.value+" "+often, " ")
 	}
 	return s.value
 }
@@ -128,6 +141,9 @@ func (r *rule) total(in *Reading) (int64, bool) {
 
 // samples judges a reading by the one before, taken some time earlier; known is false for the first of an end.
 func samples(now, was *Reading, known bool, since time.Duration) (all []sample) {
+	if now.Switch != nil {
+		return switchSamples(now.Switch, was.Switch)
+	}
 	if now.Counters == nil && now.GPU == nil {
 		return pcieSamples(now, was, known, since)
 	}
@@ -150,7 +166,7 @@ func samples(now, was *Reading, known bool, since time.Duration) (all []sample) 
 		switch {
 		case n == 0 && r.most > 0 && total == r.most: // It counts no more.
 		case r.events:
-			s.level, s.limit = stateLevel(n > 0), fmt.Sprintf("in %d of %d readings", maxEvents, r.of)
+			s.level, s.limit = stateLevel(n > 0), r.often()
 		case r.rate > 0:
 			rate := float64(n) / since.Seconds()
 			s.value, s.limit = perSecond(rate), perSecond(r.rate)
@@ -164,6 +180,22 @@ func samples(now, was *Reading, known bool, since time.Duration) (all []sample) 
 	}
 	return all
 }
+
+// switchSamples judges what the driver of an NVSwitch has reported. A fatal error is bad until the driver takes the
+// switch again, since it needs a reset.
+func switchSamples(now, was *machine.SwitchErrors) []sample {
+	fatal, other := sample{rule: ruleOf(FatalSXid)}, sample{rule: ruleOf(nonFatalSXid)}
+	fatal.level, fatal.value, fatal.limit = stateLevel(now.Fatal.Count > 0), now.Fatal.Text, "none"
+	fatal.since = now.Fatal.Since
+	other.value, other.limit = now.NonFatal.Text, other.often()
+	if was != nil {
+		other.level = stateLevel(now.NonFatal.Count > was.NonFatal.Count)
+	}
+	return []sample{fatal, other}
+}
+
+// often is the limit of an event.
+func (r *rule) often() string { return fmt.Sprintf("in %d of %d readings", maxEvents, r.of) }
 
 func perBit(ratio float64) string { return strconv.FormatFloat(ratio, 'e', 1, 64) + " per bit" }
 

@@ -138,10 +138,8 @@ func kubeflow(b *builder) {
 		} `json:"runPolicy"`
 	}
 	b.spec(&spec)
-	all, at := tasks{}, "spec."+strings.ToLower(strings.TrimSuffix(b.object.Kind, "Job"))+"ReplicaSpecs"
-	for _, some := range []tasks{spec.MPI, spec.PyTorch, spec.TF} {
-		maps.Copy(all, some)
-	}
+	all := map[string]tasks{"MPIJob": spec.MPI, "PyTorchJob": spec.PyTorch, "TFJob": spec.TF}[b.object.Kind]
+	at := "spec." + strings.ToLower(strings.TrimSuffix(b.object.Kind, "Job")) + "ReplicaSpecs"
 	if len(all) == 0 {
 		b.fail(fmt.Errorf("%s is missing", at))
 	}
@@ -172,12 +170,10 @@ func trainJob(b *builder) {
 	b.spec(&spec)
 	b.job.Note = fmt.Sprintf("counted by spec.trainer: what the runtime %s adds is not in the manifest",
 		cmp.Or(spec.RuntimeRef.Name, "?"))
-	t := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
-		Name: "node", Resources: spec.Trainer.ResourcesPerNode,
-	}}}}
-	const task = "node"
-	b.make("spec.trainer", t, orOne(spec.Trainer.NumNodes), task, wellknown.IndexJob, map[string]string{
-		wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: task, wellknown.JobOfJobSet: "0",
+	var t corev1.PodTemplateSpec
+	t.Spec.Containers = []corev1.Container{{Name: "node", Resources: spec.Trainer.ResourcesPerNode}}
+	b.make("spec.trainer", &t, orOne(spec.Trainer.NumNodes), "node", wellknown.IndexJob, map[string]string{
+		wellknown.JobSetName: b.object.Name, wellknown.TaskJobSet: "node", wellknown.JobOfJobSet: "0",
 	})
 }
 

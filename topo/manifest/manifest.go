@@ -3,7 +3,6 @@
 package manifest
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	sigsyaml "sigs.k8s.io/yaml"
 )
 
 // MaxPods is the most pods that a manifest may make.
@@ -66,16 +64,14 @@ type object struct {
 // and the field.
 func Read(r io.Reader, namespace string) (*Set, error) {
 	s := &Set{Templates: map[types.NamespacedName]*resourceapi.ResourceClaimTemplate{}}
-	documents := yaml.NewYAMLReader(bufio.NewReader(r))
+	documents := yaml.NewYAMLOrJSONDecoder(r, 4096)
 	for n := 1; ; n++ {
-		text, err := documents.Read()
+		var text json.RawMessage
+		err := documents.Decode(&text)
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err == nil {
-			text, err = sigsyaml.YAMLToJSON(text)
-		}
-		if err == nil {
+		if err == nil && len(text) > 0 {
 			err = s.add(text, namespace, false)
 		}
 		if err != nil {
@@ -105,15 +101,9 @@ func (s *Set) add(text []byte, namespace string, inside bool) error {
 		}
 		return nil
 	}
-	if o.Namespace == "" {
-		o.Namespace = namespace
-	}
-	if o.Name == "" {
-		o.Name = strings.TrimSuffix(o.GenerateName, "-")
-	}
+	o.Namespace = cmp.Or(o.Namespace, namespace)
+	o.Name = cmp.Or(o.Name, strings.TrimSuffix(o.GenerateName, "-"))
 	switch {
-	case string(text) == "null": // An empty document.
-		return nil
 	case o.Kind == "List":
 		return errors.New("unsupported List in a List")
 	case o.Kind == "":
@@ -130,6 +120,10 @@ func (s *Set) add(text []byte, namespace string, inside bool) error {
 // object adds an object by its kind.
 func (s *Set) object(o *object) (err error) {
 	expand, known := kinds()[o.Kind]
+	withoutPods := []string{ // API groups with other kinds, which make no pods.
+		"", "apps", "policy", "networking.k8s.io", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
+		"scheduling.volcano.sh", "kueue.x-k8s.io",
+	}
 	switch {
 	case known:
 		b := builder{set: s, object: o, job: Job{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}}
@@ -142,25 +136,19 @@ func (s *Set) object(o *object) (err error) {
 	case o.Kind == "ResourceClaim":
 		claim := resourceapi.ResourceClaim{}
 		err = o.decode(&claim)
+		setCounts(&claim.Spec)
 		s.Claims = append(s.Claims, claim)
 	case o.Kind == "ResourceClaimTemplate":
 		template := &resourceapi.ResourceClaimTemplate{}
 		err = o.decode(template)
+		setCounts(&template.Spec.Spec)
 		s.Templates[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = template
-	case slices.Contains(withoutPods(), o.GroupVersionKind().Group):
+	case slices.Contains(withoutPods, o.GroupVersionKind().Group):
 		s.Ignored = append(s.Ignored, o.Kind+" "+o.Name)
 	default:
 		err = fmt.Errorf("unsupported kind of %s: supported are %s", o.APIVersion, strings.Join(Kinds(), ", "))
 	}
 	return err
-}
-
-// withoutPods returns API groups with other kinds, which make no pods.
-func withoutPods() []string {
-	return []string{
-		"", "apps", "policy", "networking.k8s.io", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
-		"scheduling.volcano.sh", "kueue.x-k8s.io",
-	}
 }
 
 // decode decodes an object of the API.
@@ -172,6 +160,24 @@ func (o *object) decode(into metav1.Object) error {
 	into.SetName(o.Name)
 	into.SetUID(types.UID(UIDPrefix + o.Kind + "/" + o.Namespace + "/" + o.Name))
 	return nil
+}
+
+// setCounts sets how many devices are requested, as the API server defaults it.
+func setCounts(spec *resourceapi.ResourceClaimSpec) {
+	set := func(mode *resourceapi.DeviceAllocationMode, count *int64) {
+		if *mode = cmp.Or(*mode, resourceapi.DeviceAllocationModeExactCount); *mode != resourceapi.DeviceAllocationModeAll {
+			*count = cmp.Or(*count, 1)
+		}
+	}
+	for i := range spec.Devices.Requests {
+		r := &spec.Devices.Requests[i]
+		if r.Exactly != nil {
+			set(&r.Exactly.AllocationMode, &r.Exactly.Count)
+		}
+		for j := range r.FirstAvailable {
+			set(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
+		}
+	}
 }
 
 // builder makes the pods of an object, until the first error.

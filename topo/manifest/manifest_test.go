@@ -82,6 +82,11 @@ func TestKinds(t *testing.T) {
 			[]string{"r-head-0 r 1"},
 		},
 		{
+			"JSON objects one after another",
+			`{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{}]}}{"kind": "Pod", "metadata": {"name": "b"}, "spec": {"containers": [{}]}}`,
+			[]string{"a 0", "b 0"},
+		},
+		{
 			"several documents and a List", `---
 apiVersion: v1
 kind: List

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/fabric"
 	"github.com/heddle-dev/heddle/topo/master/informers"
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
@@ -145,7 +144,7 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 		return
 	}
 	if next.Tree != was.Tree {
-		b.options.Source.Suspects().Group(lowest(next.Tree))
+		b.options.Source.Suspects().Group(next.Tree.Groups())
 	}
 	b.logStale(ctx, was.StaleSince, next.StaleSince)
 	if b.last == nil {
@@ -153,17 +152,6 @@ func (b *Builder) step(ctx context.Context, slow bool) {
 	}
 	b.last = &next
 	b.latest.Set(b.last)
-}
-
-// lowest returns the lowest group of each node.
-func lowest(tree *fabric.Snapshot) map[string]string {
-	groups := map[string]string{}
-	for holders, e := range tree.All() {
-		if e.Kind == v1alpha1.KindNode && len(holders) > 0 {
-			groups[e.Name] = holders[len(holders)-1].Name
-		}
-	}
-	return groups
 }
 
 func (b *Builder) logStale(ctx context.Context, was, since time.Time) {

@@ -159,16 +159,10 @@ func (m *Memory) attempt(pods []*Pod, first *Pod) *attempt {
 }
 
 // failsEverywhere reports whether no node is in all failed runs.
-func failsEverywhere(attempts []attempt) bool {
-	runs, on := 0, map[string]int{}
-	for i := range attempts {
-		if attempts[i].own {
-			continue
-		}
-		runs++
-		for _, node := range attempts[i].nodes {
-			on[node]++
-		}
+func failsEverywhere(runs []attempt) bool {
+	runs = slices.DeleteFunc(slices.Clone(runs), func(a attempt) bool { return a.own })
+	inAll := func(node string) bool {
+		return !slices.ContainsFunc(runs, func(a attempt) bool { return !slices.Contains(a.nodes, node) })
 	}
-	return runs > 0 && !slices.Contains(slices.Collect(maps.Values(on)), runs)
+	return len(runs) > 0 && !slices.ContainsFunc(runs[0].nodes, inAll)
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/api/wellknown"
 )
 
@@ -211,8 +212,16 @@ func (m *Memory) Untested() (nodes []string) {
 	return nodes
 }
 
-// Group takes over the lowest group of each node. The map is not to be changed.
-func (m *Memory) Group(groups map[string]string) {
+// Group takes over the lowest group of each node.
+func (m *Memory) Group(tree []v1alpha1.Group) {
+	groups := map[string]string{}
+	for g := range v1alpha1.All(tree) {
+		for i := range g.Child {
+			if node := &g.Child[i]; node.Kind == v1alpha1.KindNode {
+				groups[node.Name] = g.Name
+			}
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.groups, m.stale = groups, true

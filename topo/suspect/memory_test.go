@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 )
 
 // run is a run of a gang with a pod on each node, in minutes. It fails at its end, or goes on without one.
@@ -63,7 +65,15 @@ func remember(runs []run, faults []fault, rng *rand.Rand) *Memory {
 	for _, say := range news {
 		say(m)
 	}
-	m.Group(map[string]string{"a1": "a", "a2": "a", "a3": "a", "a4": "a", "a5": "a", "a6": "a", "b1": "b", "b2": "b"})
+	var tree []v1alpha1.Group
+	for group, nodes := range map[string]string{"a": "a1 a2 a3 a4 a5 a6", "b": "b1 b2"} {
+		g := v1alpha1.Group{Name: group, Kind: "leaf"}
+		for node := range strings.FieldsSeq(nodes) {
+			g.Child = append(g.Child, v1alpha1.Group{Name: node, Kind: v1alpha1.KindNode})
+		}
+		tree = append(tree, g)
+	}
+	m.Group(tree)
 	return m
 }
 

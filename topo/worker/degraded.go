@@ -7,6 +7,7 @@ import (
 
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
+	"github.com/heddle-dev/heddle/discovery/nvswitch"
 	"github.com/heddle-dev/heddle/topo/links"
 )
 
@@ -15,6 +16,11 @@ import (
 func (w *Worker) followLinks(in *input) []v1alpha1.DegradedLink {
 	if w.links == nil {
 		w.links = links.New(in.before.DegradedLinks)
+		for i := range in.before.DegradedLinks {
+			if d := &in.before.DegradedLinks[i]; d.What == links.FatalSXid {
+				w.Switches.Resume(nvswitch.Link{Switch: d.ID, Name: d.Link}, d.Value, d.Since.Time)
+			}
+		}
 	}
 	if now := in.counters; now != nil && now != w.scan {
 		in.far = in.farCounters()
@@ -23,6 +29,9 @@ func (w *Worker) followLinks(in *input) []v1alpha1.DegradedLink {
 			for link, e := range all {
 				readings = append(readings, links.Reading{End: links.End{ID: uuid, Link: link}, GPU: &e})
 			}
+		}
+		for of, e := range w.Switches.Read() {
+			readings = append(readings, links.Reading{End: links.End{ID: of.Switch, Link: of.Name}, Switch: &e})
 		}
 		w.links.Add(now.Time, readings)
 		w.Metrics.congestion(w.scan, now)

@@ -1,7 +1,10 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +16,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/nvswitch"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/test/sysfstest"
 )
@@ -183,6 +187,55 @@ func TestDegradedLinkOfAGPU(t *testing.T) {
 			t.Errorf("after six good readings: %+v", found)
 		}
 	})
+}
+
+// A fatal error of an NVSwitch is a finding at once, also for the next process, until the driver takes the switch again.
+func TestSXids(t *testing.T) {
+	b := newBed(t)
+	counters := rdma.NewCounters(t.TempDir(), rdma.CountersEvery)
+	var log *nvswitch.Log
+	path := filepath.Join(t.TempDir(), "kmsg")
+	read := func(text string) []v1alpha1.DegradedLink {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.WriteString(text)
+			err = errors.Join(err, f.Close())
+		}
+		if log == nil {
+			log, err = nvswitch.Open(path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Counters, b.Switches = counters, log
+		counters.Scan()
+		b.round(t)
+		return b.object.Spec.DegradedLinks
+	}
+	if found := read("5,0,0,-;Linux version 6.18\n"); len(found) != 0 {
+		t.Errorf("without errors: %+v", found)
+	}
+	want := []v1alpha1.DegradedLink{{
+		ID: "0000:06:00.0", Link: "NVSwitch link 30", What: "sxid-fatal", Value: "20034 LTSSM Fault Up", Limit: "none",
+		Source: "NVSwitch driver",
+	}}
+	ignore := cmpopts.IgnoreFields(v1alpha1.DegradedLink{}, "Time", "Since")
+	found := read("3,9,60000000,-;nvidia-nvswitch0: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n")
+	if diff := cmp.Diff(want, found, ignore); diff != "" || found[0].Since.After(found[0].Time.Time) {
+		t.Errorf("since %s (-want +got):\n%s", found[0].Since, diff)
+	}
+	b.restart(t)
+	log = nil
+	if err := os.Remove(path); err != nil { // The kernel has overwritten the record.
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, read(""), ignore); diff != "" {
+		t.Errorf("after a restart (-want +got):\n%s", diff)
+	}
+	if found := read("6,99,90000000,-;nvidia-nvswitch: Probing device 0000:06:00.0, Vendor Id = 0x10de\n"); len(found) != 0 {
+		t.Errorf("after a reset: %+v", found)
+	}
 }
 
 // A counter that stands at its highest value is named once, with what to do.

@@ -20,6 +20,7 @@ import (
 	"github.com/heddle-dev/heddle/api/machine"
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/discovery/gpu"
+	"github.com/heddle-dev/heddle/discovery/nvswitch"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/internal/notify"
 	"github.com/heddle-dev/heddle/topo/links"
@@ -45,6 +46,8 @@ type Options struct {
 	Counters *rdma.Counters
 	// LinkCounters are the errors of the GPUs' links; nil for none.
 	LinkCounters *gpu.LinkCounters
+	// Switches has the errors of NVSwitches; nil for none.
+	Switches *nvswitch.Log
 	// Publisher is not used by Pass.
 	Publisher *Publisher
 	// Interval is the longest time between two passes.

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Source is a source of cable ends or of a node's groups.
 //
@@ -180,14 +184,22 @@ type Counters struct {
 // SwitchEnd is the end of a DegradedLink with the counters of the switch's port.
 const SwitchEnd = "switch"
 
+// DeviceLink names the link of a GPU or an NVSwitch, or the GPU without a link.
+func DeviceLink(id, link string) string {
+	if name, ok := strings.CutPrefix(link, "NVSwitch "); ok {
+		return "NVSwitch " + id + " " + name
+	}
+	return strings.TrimSpace("GPU " + id + " " + link)
+}
+
 // DegradedLink is one end of a link that has been worse than its limit in several readings.
 type DegradedLink struct {
-	// HCA is the RDMA device's name: mlx5_0. Empty for the link of a GPU.
+	// HCA is the RDMA device's name: mlx5_0. Empty for the link of a GPU or an NVSwitch.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^\PC*$`
 	HCA string `json:"hca,omitempty"`
-	// ID is the HCA's identity, as in [Rail], or the UUID of a GPU.
+	// ID is the HCA's identity, as in [Rail], the UUID of a GPU, or the PCI address of an NVSwitch.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^\PC*$`
@@ -203,6 +215,7 @@ type DegradedLink struct {
 	// +kubebuilder:validation:Pattern=`^\PC*$`
 	Netdev string `json:"netdev,omitempty"`
 	// Link is the link of the GPU to other GPUs, by the driver's number: NVLink 3; XGMI for all of a GPU together.
+	// Of an NVSwitch it is NVSwitch link 46.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^\PC*$`
@@ -213,7 +226,7 @@ type DegradedLink struct {
 	End string `json:"end,omitempty"`
 	// What is the measure: symbol-errors, receive-errors, icrc-errors, crc-errors, fec-errors,
 	// link-downs, link-error-recoveries, pcie-width, pcie-speed, nvlink-crc-errors, nvlink-replays,
-	// nvlink-recoveries or xgmi-errors.
+	// nvlink-recoveries, xgmi-errors, sxid-fatal or sxid-non-fatal.
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z-]+$`
 	What string `json:"what"`

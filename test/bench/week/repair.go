@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
@@ -131,9 +132,11 @@ func newRepairs(plan Plan, trouble *Trouble, seed uint64) *repairs {
 		wrong: map[string]bool{}, memory: suspect.NewMemory(),
 	}
 	r.place.Start(r.cluster, seed)
-	leaves := map[string]string{}
+	leaves := make([]v1alpha1.Group, len(r.cluster.leafSizes))
 	for n, leaf := range r.cluster.leaf {
-		leaves[r.name(int32(n))] = fmt.Sprint("leaf-", leaf)
+		g := &leaves[leaf]
+		g.Name = fmt.Sprint("leaf-", leaf)
+		g.Child = append(g.Child, v1alpha1.Group{Name: r.name(int32(n)), Kind: v1alpha1.KindNode})
 	}
 	r.memory.Group(leaves)
 	for _, g := range arrivals(rand.New(rand.NewPCG(seed, 100)), r.cluster) {

@@ -1,12 +1,14 @@
 //go:build linux
 
-// Program node is the init of the guests of a bed: it makes soft RDMA devices on the rails and becomes the agent of
-// fabric tests, in a root of Debian's packages.
+// Program node is the init of the guests of a bed: it makes soft RDMA devices on the rails and runs programs for the
+// host, in a root of Debian's packages.
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 
@@ -47,14 +49,21 @@ func run() error {
 	return serve(rails)
 }
 
-// serve replaces this program by the agent of fabric tests. Open MPI's daemons talk on the control network.
+// serve runs programs for the host. Open MPI's daemons talk on the control network.
 func serve(rails int) error {
-	const program = "heddle-fabric-agent"
-	env := append(os.Environ(), "PATH=/files:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp",
-		"HEDDLE_FABRIC_KEY=/files", "HEDDLE_FABRIC_PORT="+vm.AgentPort,
-		"OMPI_MCA_oob_tcp_if_include=eth"+strconv.Itoa(rails), "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=tcp,self")
-	args := []string{program, "serve", ":" + vm.AgentPort}
-	return fmt.Errorf("start %s: %w", program, unix.Exec("/files/"+program, args, env))
+	for name, value := range map[string]string{
+		"PATH": "/files:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
+		"OMPI_MCA_oob_tcp_if_include": "eth" + strconv.Itoa(rails), "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self",
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("environment: %w", err)
+		}
+	}
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", ":"+vm.ExecPort)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	return vm.Serve(l)
 }
 
 // connect brings up the network devices, with a soft RDMA device on each rail.

@@ -1,36 +1,38 @@
 package measure
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/heddle-dev/heddle/topo/fabrictest"
 )
 
-// Launcher starts the ranks of a collective.
-type Launcher string
-
-// The launchers.
+// The launchers of a collective's ranks.
 const (
-	// MPI is Open MPI's mpirun, which reaches other nodes by their agents.
-	MPI Launcher = "mpi"
+	// MPI is Open MPI's mpirun on the first node.
+	MPI = "mpi"
 	// Torchrun runs the command on all nodes with the variables that torchrun and torch.distributed read.
-	Torchrun Launcher = "torchrun"
+	Torchrun = "torchrun"
 )
+
+// ErrGone means that a node of a collective gave way to a job, or died.
+var ErrGone = errors.New("it gave way to a job, or died")
 
 // Collective is a program that measures a collective, and prints as nccl-tests do.
 type Collective struct {
-	Launcher Launcher
+	Launcher string
 	Args     []string
 	// Ranks is the number of ranks of each node.
 	Ranks int
 	Env   []string
-	// RSH is the command by which mpirun reaches other nodes.
-	RSH string
 }
 
 // masterPort is the port of torch.distributed's first rank.
@@ -39,18 +41,20 @@ const masterPort = 29500
 // Collective runs a collective on nodes and returns the bus bandwidth of its largest size, in GB/s.
 func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes, env []string) (float64, error) {
 	env = append(env, c.Env...)
-	var output string
-	var err error
+	run := n.mpirun
 	if c.Launcher == Torchrun {
-		output, err = n.torchrun(ctx, c, nodes, env)
-	} else {
-		output, err = n.mpirun(ctx, c, nodes, env)
+		run = n.torchrun
+	}
+	output, err := run(ctx, c, nodes, env)
+	var sizes []fabrictest.Size
+	if err == nil {
+		sizes, err = fabrictest.ParseCollective(output)
 	}
 	if err != nil {
-		return 0, err
-	}
-	sizes, err := fabrictest.ParseCollective(output)
-	if err != nil {
+		// Ranks that wait for others would go on beside the next run. This one ends all but the first process and itself.
+		if node := n.gone(ctx, []string{"sh", "-c", "kill -9 -1; true"}, nodes...); node != "" {
+			err = fmt.Errorf("node %s: %w", node, ErrGone)
+		}
 		return 0, err
 	}
 	for _, s := range sizes {
@@ -61,42 +65,71 @@ func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes, env []stri
 	return sizes[len(sizes)-1].Busbw, nil
 }
 
+// rsh begins the lines by which mpirun starts its daemons: its agent for other nodes is echo, which prints the host and
+// a shell command. It has succeeded before the command is run there, and mpirun waits for the daemon.
+const rsh = "heddle-rsh"
+
+// maxLine bounds a line of mpirun.
+const maxLine = 1 << 20
+
 // mpirun starts ranks from the first node.
-func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) (string, error) {
-	hosts := make([]string, len(nodes))
+func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) (output string, err error) {
+	hosts, byHost := make([]string, len(nodes)), map[string]string{}
 	for i, node := range nodes {
-		hosts[i] = n.Nodes[node].Host + ":" + strconv.Itoa(c.Ranks)
+		hosts[i], byHost[n.Hosts[node]] = n.Hosts[node]+":"+strconv.Itoa(c.Ranks), node
 	}
 	args := []string{
-		"mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", c.RSH, "--mca", "plm_rsh_no_tree_spawn", "1",
+		"mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", "echo " + rsh, "--mca", "plm_rsh_no_tree_spawn", "1",
 		"--host", strings.Join(hosts, ","), "-np", strconv.Itoa(len(nodes) * c.Ranks), "--bind-to", "none",
 	}
 	for _, variable := range env {
 		args = append(args, "-x", variable)
 	}
-	return n.Run(ctx, nodes[0], append(args, c.Args...), nil)
+	all, ctx := errgroup.WithContext(ctx)
+	printed, out := io.Pipe()
+	all.Go(func() (err error) {
+		defer func() { _ = out.Close() }()
+		output, err = n.run(ctx, nodes[0], append(args, c.Args...), out)
+		return err
+	})
+	all.Go(func() error {
+		lines := bufio.NewScanner(printed)
+		lines.Buffer(nil, maxLine)
+		for lines.Scan() {
+			words := strings.SplitN(lines.Text(), " ", 3)
+			if len(words) < 3 || words[0] != rsh || byHost[words[1]] == "" {
+				continue
+			}
+			all.Go(func() error {
+				_, err := n.Run(ctx, byHost[words[1]], []string{"sh", "-c", words[2]})
+				return err
+			})
+		}
+		return printed.CloseWithError(lines.Err())
+	})
+	err = all.Wait()
+	return output, err
 }
 
 // torchrun runs the command on all nodes; the first one prints.
-func (n *Nodes) torchrun(ctx context.Context, c *Collective, nodes, env []string) (string, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	outputs, faults := make([]string, len(nodes)), make([]error, len(nodes))
-	var all sync.WaitGroup
+func (n *Nodes) torchrun(ctx context.Context, c *Collective, nodes, env []string) (output string, err error) {
+	all, ctx := errgroup.WithContext(ctx) // The others would wait for one that fails.
 	for i, node := range nodes {
-		all.Go(func() {
-			own := append([]string{
-				"MASTER_ADDR=" + n.Nodes[nodes[0]].Host, "MASTER_PORT=" + strconv.Itoa(masterPort),
-				"NNODES=" + strconv.Itoa(len(nodes)), "NODE_RANK=" + strconv.Itoa(i), "NPROC_PER_NODE=" + strconv.Itoa(c.Ranks),
-				"PET_NNODES=" + strconv.Itoa(len(nodes)), "PET_NODE_RANK=" + strconv.Itoa(i),
-				"PET_NPROC_PER_NODE=" + strconv.Itoa(c.Ranks), "PET_MASTER_ADDR=" + n.Nodes[nodes[0]].Host,
-				"PET_MASTER_PORT=" + strconv.Itoa(masterPort),
-			}, env...)
-			if outputs[i], faults[i] = n.Run(ctx, node, c.Args, own); faults[i] != nil {
-				cancel() // The others would wait for it.
+		args := []string{"env"}
+		for variable, value := range map[string]string{
+			"MASTER_ADDR": n.Hosts[nodes[0]], "MASTER_PORT": strconv.Itoa(masterPort), "NNODES": strconv.Itoa(len(nodes)),
+			"NODE_RANK": strconv.Itoa(i), "NPROC_PER_NODE": strconv.Itoa(c.Ranks),
+		} {
+			args = append(args, variable+"="+value, "PET_"+variable+"="+value)
+		}
+		all.Go(func() error {
+			out, err := n.Run(ctx, node, slices.Concat(args, env, c.Args))
+			if i == 0 {
+				output = out
 			}
+			return err
 		})
 	}
-	all.Wait()
-	return outputs[0], errors.Join(faults...)
+	err = all.Wait()
+	return output, err
 }

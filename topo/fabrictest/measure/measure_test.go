@@ -3,84 +3,133 @@ package measure
 import (
 	"context"
 	"errors"
-	"net"
-	"net/http"
+	"fmt"
+	"io"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heddle-dev/heddle/topo/fabrictest"
-	"github.com/heddle-dev/heddle/topo/fabrictest/agent"
 )
 
-// perftest is a server or a client of perftest in sh: they meet at a fifo for each TCP port. A flow of mlx5_9 fails.
-const perftest = `#!/bin/sh
-for a; do case $last in -p) port=$a;; -d) device=$a;; esac; last=$a; done
-at=$MEET/$port.${0##*/}
-case $last in
-host) test -p $at || { echo "Couldn't connect to host:$port"; exit 1; }; echo go > $at;;
-*) mkfifo $at && read go < $at;;
-esac
-test $device != mlx5_9 || { echo "Completion with error at client"; exit 1; }
-case $0 in
-*_bw) echo ' #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]'; echo " 65536 1007 0.00 388.12 0.7";;
-*) echo ' #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]'; echo " 8 1000 1.92 4.96 1.96 1.97";;
-esac
-`
-
-// mpirun prints its arguments as a line of results has them, and one result.
-const mpirun = `#!/bin/sh
-echo "$@" > $MEET/mpirun
-echo "  1024  256  float  sum  -1  12.0  0.09  0.16  0  12.1  0.08  0.15  ${WRONG:-0}"
-`
-
-// bed starts an agent for each node, with the programs in its path.
-func bed(t *testing.T, names ...string) (*Nodes, string) {
-	t.Helper()
-	dir, meet := t.TempDir(), t.TempDir()
-	for name, text := range map[string]string{"ib_write_bw": perftest, "ib_read_lat": perftest, "mpirun": mpirun, "train": mpirun} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	t.Setenv("MEET", meet)
-	certificate, key, err := agent.NewKey(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := agent.Config(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &Nodes{Nodes: map[string]Node{}, Seconds: 1, Iterations: 10}
-	for _, name := range names {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-		ended := make(chan error, 1)
-		go func() { ended <- agent.Serve(ctx, l, config) }()
-		t.Cleanup(func() {
-			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
-		n.Nodes[name] = Node{Client: client, Address: l.Addr().String(), Host: "host"}
-	}
-	return n, meet
+// fabric stands in for nodes, whose addresses are their names with "host-". mlx5_9 fails; what runs on a node that is
+// gone is killed first.
+type fabric struct {
+	mu      sync.Mutex
+	servers map[string]chan struct{}
+	killed  map[string]bool
+	gone    string
+	// ran has the programs without perftest, daemon is closed by mpirun's on b, and wrong is in the results.
+	ran    []string
+	daemon chan struct{}
+	wrong  int
 }
 
-func TestRound(t *testing.T) {
-	n, _ := bed(t, "a", "b")
-	n.Nodes["gone"] = Node{Client: http.DefaultClient, Address: "127.0.0.1:1", Host: "host"}
+var errExit = errors.New("command terminated with exit code 1")
+
+func (f *fabric) Exec(ctx context.Context, node string, command []string, out io.Writer) error {
+	f.mu.Lock()
+	killed := f.killed[node]
+	f.killed[node] = node == f.gone
+	f.mu.Unlock()
+	switch {
+	case killed:
+		return errors.New("container not found")
+	case node == f.gone:
+		return errors.New("command terminated with exit code 137")
+	case command[0] == "true":
+		return nil
+	}
+	text, timeout := strings.CutPrefix(strings.Join(command, " "), `sh -c exec timeout -k 1 "$@" 2>&1 sh `)
+	if timeout && strings.HasPrefix(command[5], "ib_") {
+		return f.perftest(ctx, command[5:], out)
+	}
+	f.mu.Lock()
+	f.ran = append(f.ran, node+": "+text)
+	f.mu.Unlock()
+	if !timeout {
+		return nil
+	}
+	switch command[5] {
+	case "sh":
+		close(f.daemon)
+		return nil
+	case "mpirun":
+		fmt.Fprint(out, "heddle-rsh host-x no node\nheddle-rsh host-b orted -mca plm rsh \nheddle-rsh")
+		select {
+		case <-f.daemon:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	fmt.Fprintf(out, "\n  1024  256  float  sum  -1  12.0  0.09  0.16  0  12.1  0.08  0.15  %d\n", f.wrong)
+	return nil
+}
+
+// perftest is a server, or a client that finds it by its TCP port.
+func (f *fabric) perftest(ctx context.Context, args []string, out io.Writer) error {
+	value := func(flag string) string { return args[slices.Index(args, flag)+1] }
+	port := value("-p")
+	f.mu.Lock()
+	server := f.servers[port]
+	client := strings.HasPrefix(args[len(args)-1], "host-")
+	if !client {
+		if server != nil {
+			f.mu.Unlock()
+			return errors.New("the port is taken")
+		}
+		f.mu.Unlock()
+		<-time.After(time.Second)
+		f.mu.Lock()
+		server = make(chan struct{})
+		f.servers[port] = server
+	}
+	f.mu.Unlock()
+	switch {
+	case client && server == nil:
+		fmt.Fprintln(out, "Couldn't connect to host:"+port)
+		return errExit
+	case client:
+		close(server)
+	default:
+		select {
+		case <-server:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	switch {
+	case value("-d") == "mlx5_9":
+		fmt.Fprintln(out, "Completion with error at client")
+		return errExit
+	case args[0] == "ib_write_bw":
+		fmt.Fprintln(out, " #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n 65536 1007 0.00 388.12 0.7")
+	default:
+		fmt.Fprintln(out, " #bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]\n 8 1000 1.92 4.96 1.96 1.97")
+	}
+	return nil
+}
+
+func newNodes(names ...string) (*Nodes, *fabric) {
+	f := &fabric{servers: map[string]chan struct{}{}, killed: map[string]bool{}, daemon: make(chan struct{})}
+	n := &Nodes{Executor: f, Hosts: map[string]string{}, Seconds: 1, Iterations: 10}
+	for _, name := range names {
+		n.Hosts[name] = "host-" + name
+	}
+	return n, f
+}
+
+func TestRound(t *testing.T) { synctest.Test(t, testRound) }
+
+func testRound(t *testing.T) {
+	n, f := newNodes("a", "b", "gone")
+	f.gone = "gone"
 	ports := []fabrictest.Port{
 		{Node: "a", HCA: "mlx5_0", Number: 1},
 		{Node: "b", HCA: "mlx5_0", Number: 1},
@@ -89,7 +138,7 @@ func TestRound(t *testing.T) {
 		{Node: "gone", HCA: "mlx5_0", Number: 1},
 	}
 	got := n.Round(t.Context(), ports, []fabrictest.Flow{{From: 0, To: 1}, {From: 2, To: 3}, {From: 4, To: 4}})
-	if got[1].Gone != "" || !strings.Contains(got[1].Failure, "exit status 1: Completion with error") {
+	if got[1].Gone != "" || got[1].Failure != "ib_write_bw: node a: command terminated with exit code 1: Completion with error at client" {
 		t.Errorf("a flow that fails: %+v", got[1])
 	}
 	if got[2].Gone != "gone" {
@@ -99,29 +148,55 @@ func TestRound(t *testing.T) {
 	if diff := cmp.Diff(want, got[0]); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
+	if len(f.servers) != 3 {
+		t.Errorf("%d ports of 3 servers", len(f.servers))
+	}
 }
 
-func TestCollective(t *testing.T) {
-	n, meet := bed(t, "a", "b")
-	c := &Collective{Launcher: MPI, Args: []string{"all_reduce_perf", "-b", "8"}, Ranks: 8, Env: []string{"X=1"}, RSH: "agent rsh"}
-	busbw, err := n.Collective(t.Context(), c, []string{"a", "b"}, []string{"NCCL_IB_HCA==mlx5_3"})
+func TestMPI(t *testing.T) { synctest.Test(t, testMPI) }
+
+func testMPI(t *testing.T) {
+	n, f := newNodes("a", "b")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := &Collective{Launcher: MPI, Args: []string{"all_reduce_perf", "-b", "8"}, Ranks: 8, Env: []string{"X=1"}}
+	busbw, err := n.Collective(ctx, c, []string{"a", "b"}, []string{"NCCL_IB_HCA==mlx5_3"})
 	if err != nil || busbw != 0.16 {
 		t.Errorf("%v GB/s, %v", busbw, err)
 	}
-	args, err := os.ReadFile(filepath.Join(meet, "mpirun"))
-	const want = "--allow-run-as-root --mca plm_rsh_agent agent rsh --mca plm_rsh_no_tree_spawn 1 --host host:8,host:8 " +
-		"-np 16 --bind-to none -x NCCL_IB_HCA==mlx5_3 -x X=1 all_reduce_perf -b 8\n"
-	if err != nil || string(args) != want {
-		t.Errorf("mpirun %s, want %s (%v)", args, want, err)
+	want := []string{
+		"a: 61 mpirun --allow-run-as-root --mca plm_rsh_agent echo heddle-rsh --mca plm_rsh_no_tree_spawn 1 --host host-a:8,host-b:8 " +
+			"-np 16 --bind-to none -x NCCL_IB_HCA==mlx5_3 -x X=1 all_reduce_perf -b 8",
+		"b: 61 sh -c orted -mca plm rsh ",
 	}
-	c = &Collective{Launcher: Torchrun, Args: []string{"train"}, Ranks: 8}
-	if busbw, err := n.Collective(t.Context(), c, []string{"a", "b"}, nil); err != nil || busbw != 0.16 {
-		t.Errorf("torchrun: %v GB/s, %v", busbw, err)
+	if diff := cmp.Diff(want, f.ran); diff != "" {
+		t.Errorf("programs (-want +got):\n%s", diff)
 	}
-	if _, err := n.Collective(t.Context(), c, []string{"a", "b"}, []string{"WRONG=3"}); err == nil || !strings.Contains(err.Error(), "3 wrong values at size 1024") {
+	f.gone, f.ran, f.daemon = "b", nil, make(chan struct{})
+	if _, err := n.Collective(ctx, c, []string{"a", "b"}, nil); !errors.Is(err, ErrGone) {
+		t.Errorf("a node that is gone: %v", err)
+	}
+	if want := "a: sh -c kill -9 -1; true"; !slices.Contains(f.ran, want) {
+		t.Errorf("after a failure ran %q", f.ran)
+	}
+}
+
+func TestTorchrun(t *testing.T) {
+	n, f := newNodes("a", "b")
+	c := &Collective{Launcher: Torchrun, Args: []string{"train"}, Ranks: 8}
+	if busbw, err := n.Collective(t.Context(), c, []string{"a", "b"}, []string{"Y=2"}); err != nil || busbw != 0.16 {
+		t.Errorf("%v GB/s, %v", busbw, err)
+	}
+	slices.Sort(f.ran)
+	if words := strings.Fields(f.ran[1]); len(f.ran) != 2 || !strings.HasPrefix(f.ran[1], "b: 0 env ") || !strings.HasSuffix(f.ran[1], " Y=2 train") ||
+		!slices.Contains(words, "NODE_RANK=1") || !slices.Contains(words, "PET_MASTER_ADDR=host-a") || len(words) != 15 {
+		t.Errorf("programs %q", f.ran)
+	}
+	f.wrong = 3
+	if _, err := n.Collective(t.Context(), c, []string{"a", "b"}, nil); err == nil || err.Error() != "3 wrong values at size 1024" {
 		t.Errorf("wrong values: %v", err)
 	}
-	n.Nodes["b"] = Node{Client: http.DefaultClient, Address: "127.0.0.1:1"}
+	f.gone = "b"
 	if _, err := n.Collective(t.Context(), c, []string{"a", "b"}, nil); !errors.Is(err, ErrGone) {
 		t.Errorf("a node that is gone: %v", err)
 	}

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,9 +96,6 @@ func (s *Server) gangs(w http.ResponseWriter, r *http.Request, now *snapshot.Sna
 	s.kept(w, r, now, now.Generation, func() any { return now.SelectGangs("", "") })
 }
 
-// listTimeout bounds a question with the lists that it waits for.
-const listTimeout = 15 * time.Second
-
 // why is GET /v1/why: why a pod or a gang has no node, as heddle why has it.
 func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snapshot) {
 	q := r.URL.Query()
@@ -108,13 +104,7 @@ func (s *Server) why(w http.ResponseWriter, r *http.Request, now *snapshot.Snaps
 		http.Error(w, "ask for ?namespace= and &name= of a pod or a gang", http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
-	defer cancel()
-	var answer *explain.Answer
-	groups, err := groupsOf(now)
-	if err == nil {
-		answer, err = s.options.Pending.Explain(ctx, groups, namespace, name)
-	}
+	answer, err := s.options.Pending.Explain(r.Context(), now.Tree.Groups(), namespace, name)
 	if err == nil && answer.API != "" {
 		answer.Avoids, _ = s.options.Suspects.Avoid(namespace+"/"+answer.Name, time.Now())
 	}
@@ -143,13 +133,7 @@ func (s *Server) plan(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
-	defer cancel()
-	var answer *explain.Fit
-	groups, err := groupsOf(now)
-	if err == nil {
-		answer, err = s.options.Pending.Fit(ctx, groups, set)
-	}
+	answer, err := s.options.Pending.Fit(r.Context(), now.Tree.Groups(), set)
 	s.listed(w, r, answer, err)
 }
 
@@ -167,15 +151,6 @@ func (s *Server) listed(w http.ResponseWriter, r *http.Request, answer any, err 
 	default:
 		s.encode(w, r, answer)
 	}
-}
-
-// groupsOf returns the tree as clients read it.
-func groupsOf(now *snapshot.Snapshot) (groups []v1alpha1.Group, err error) {
-	var b bytes.Buffer
-	if err = now.Tree.Write(&b); err == nil {
-		err = json.Unmarshal(b.Bytes(), &groups)
-	}
-	return groups, err
 }
 
 // node is GET /v1/nodes/{name}.
@@ -200,9 +175,7 @@ func (s *Server) pods(w http.ResponseWriter, r *http.Request, now *snapshot.Snap
 		http.Error(w, "ask for the ?node= of a Node", http.StatusNotFound)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
-	defer cancel()
-	use, err := s.options.Consumers.Of(ctx, name)
+	use, err := s.options.Consumers.Of(r.Context(), name)
 	s.listed(w, r, use, err)
 }
 
@@ -222,9 +195,7 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ *snapshot.Snaps
 		http.Error(w, fmt.Sprintf("namespace: invalid name %.100q", namespace), http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
-	defer cancel()
-	names, err := s.options.Consumers.Nodes(ctx, selector, namespace)
+	names, err := s.options.Consumers.Nodes(r.Context(), selector, namespace)
 	s.listed(w, r, map[string][]string{"nodes": names}, err)
 }
 

@@ -164,9 +164,14 @@ func (s *Server) answered(next func(http.ResponseWriter, *http.Request, *snapsho
 			http.Error(w, "not ready: "+notRead, http.StatusServiceUnavailable)
 			return
 		}
-		next(w, r, now)
+		ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
+		defer cancel()
+		next(w, r.WithContext(ctx), now)
 	}
 }
+
+// answerTimeout bounds a question with the lists of the API server that it waits for.
+const answerTimeout = 15 * time.Second
 
 // notRead is the answer before the first snapshot.
 const notRead = "the API server has not been read yet"

@@ -126,7 +126,7 @@ func (c *Controller) Run(ctx context.Context) {
 			waits := c.Topology.Awaited(now)
 			if tree.Generation != planned || waits != awaited {
 				planned, awaited = tree.Generation, waits
-				c.Suspects.Group(lowest(tree.Groups))
+				c.Suspects.Group(tree.Groups)
 				c.Cache.RetryAll()
 			}
 			c.expire()

@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 
-	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/topo/gang"
 	"github.com/heddle-dev/heddle/topo/suspect"
 )
@@ -47,17 +46,4 @@ func (c *Controller) see(pod *corev1.Pod) {
 	if m, ok := gang.MemberOf(pod, 1); ok {
 		c.Suspects.See(suspect.PodOf(pod, m.Gang))
 	}
-}
-
-// lowest returns the lowest group of each node.
-func lowest(groups []v1alpha1.Group) map[string]string {
-	of := map[string]string{}
-	for g := range v1alpha1.All(groups) {
-		for i := range g.Child {
-			if node := &g.Child[i]; node.Kind == v1alpha1.KindNode {
-				of[node.Name] = g.Name
-			}
-		}
-	}
-	return of
 }

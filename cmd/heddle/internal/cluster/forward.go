@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -35,76 +33,38 @@ const (
 // get asks a pod for a path as its kubelet does, from the pod's loopback: the connection is a
 // port-forward of the API server, which takes the right to create pods/portforward.
 func (c *Client) get(ctx context.Context, pod *corev1.Pod, port, path string) ([]byte, error) {
-	t, err := c.forward(ctx, pod, port)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = t.Close() }()
-	// What is read then ends.
-	defer context.AfterFunc(ctx, func() { _ = t.Close() })()
-	body, err := ask(ctx, t.Stream, "localhost:"+port, path)
-	if err == nil || ctx.Err() != nil {
-		return body, errors.Join(err, ctx.Err())
-	}
-	// The kubelet reports why it did not connect.
-	_ = t.Reset()
-	if fault, _ := io.ReadAll(io.LimitReader(t.faults, maxFault)); len(bytes.TrimSpace(fault)) > 0 {
-		return nil, fmt.Errorf("forward port %s: %s", port, bytes.TrimSpace(fault))
-	}
-	return nil, err
-}
-
-// Forward connects to a port of a pod, from the pod's loopback, as get does.
-func (c *Client) Forward(ctx context.Context, pod *corev1.Pod, port string) (net.Conn, error) {
-	return c.forward(ctx, pod, port)
-}
-
-// tunnel is a connection to a port of a pod. It knows no addresses and no deadlines.
-type tunnel struct {
-	httpstream.Stream
-	faults io.Reader
-	conn   httpstream.Connection
-}
-
-// Close ends both streams.
-func (t *tunnel) Close() error { return t.conn.Close() }
-
-// LocalAddr implements [net.Conn].
-func (t *tunnel) LocalAddr() net.Addr { return &net.TCPAddr{} }
-
-// RemoteAddr implements [net.Conn].
-func (t *tunnel) RemoteAddr() net.Addr { return &net.TCPAddr{} }
-
-// SetDeadline implements [net.Conn].
-func (t *tunnel) SetDeadline(time.Time) error { return nil }
-
-// SetReadDeadline implements [net.Conn].
-func (t *tunnel) SetReadDeadline(time.Time) error { return nil }
-
-// SetWriteDeadline implements [net.Conn].
-func (t *tunnel) SetWriteDeadline(time.Time) error { return nil }
-
-func (c *Client) forward(ctx context.Context, pod *corev1.Pod, port string) (*tunnel, error) {
 	at := c.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("portforward").URL()
 	conn, err := c.dial(ctx, at)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = conn.Close() }()
+	// What is read then ends.
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, port)
 	headers.Set(corev1.PortForwardRequestIDHeader, "0")
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
 	faults, err := conn.CreateStream(headers)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("forward port %s: %w", port, err), conn.Close())
+		return nil, fmt.Errorf("forward port %s: %w", port, err)
 	}
 	_ = faults.Close() // Nothing is written to it.
 	headers.Set(corev1.StreamType, corev1.StreamTypeData)
 	data, err := conn.CreateStream(headers)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("forward port %s: %w", port, err), conn.Close())
+		return nil, fmt.Errorf("forward port %s: %w", port, err)
 	}
-	return &tunnel{data, faults, conn}, nil
+	body, err := ask(ctx, data, "localhost:"+port, path)
+	if err == nil || ctx.Err() != nil {
+		return body, errors.Join(err, ctx.Err())
+	}
+	// The kubelet reports why it did not connect.
+	_ = data.Reset()
+	if fault, _ := io.ReadAll(io.LimitReader(faults, maxFault)); len(bytes.TrimSpace(fault)) > 0 {
+		return nil, fmt.Errorf("forward port %s: %s", port, bytes.TrimSpace(fault))
+	}
+	return nil, err
 }
 
 // ask sends a request over a connection, the only one, and reads the answer.
@@ -145,9 +105,7 @@ func (c *Client) dial(ctx context.Context, at *url.URL) (httpstream.Connection, 
 		return nil, fmt.Errorf("make a port-forward: %w", err)
 	}
 	plain := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
-	dialer := portforward.NewFallbackDialerForStreaming(socket, plain, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-	})
+	dialer := portforward.NewFallbackDialerForStreaming(socket, plain, isUpgradeFailure)
 	type dialed struct {
 		conn httpstream.Connection
 		err  error

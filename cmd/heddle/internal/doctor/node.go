@@ -255,7 +255,7 @@ func checkSources(l *Findings, nt *v1alpha1.NodeTopology) {
 	}
 	for i := range nt.Spec.DegradedLinks {
 		d := &nt.Spec.DegradedLinks[i]
-		name := cmp.Or(d.Netdev, d.HCA, strings.TrimSpace("GPU "+d.ID+" "+d.Link))
+		name := cmp.Or(d.Netdev, d.HCA, v1alpha1.DeviceLink(d.ID, d.Link))
 		if d.Port > 0 {
 			name += fmt.Sprintf(" port %d", d.Port)
 		}

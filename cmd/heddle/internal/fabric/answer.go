@@ -34,8 +34,6 @@ type Answer struct {
 	// Unexplained are slow flows whose every part works in others.
 	Unexplained []string    `json:"unexplained,omitempty"`
 	Collective  *Collective `json:"collective,omitempty"`
-
-	planned bool
 }
 
 // Collective is the result of a collective.
@@ -67,13 +65,13 @@ func (c *Collective) fault(limit float64) fabrictest.Fault {
 // plan describes a test without running it.
 func (t *test) plan() *Answer {
 	var ports []fabrictest.Port
-	a := &Answer{planned: true, Faults: []fabrictest.Fault{}}
 	for _, n := range t.nodes {
-		a.Nodes, ports = append(a.Nodes, n.name), append(ports, n.ports...)
+		ports = append(ports, n.ports...)
 	}
-	a.Ports, a.Rounds = len(ports), fabrictest.NewTest(ports, fabrictest.DefaultPlan(t.o.uplinks)).Left()
-	a.Seconds = a.Rounds * (t.o.seconds + 1)
-	return a
+	pairs := fabrictest.NewTest(ports, fabrictest.DefaultPlan(t.o.uplinks))
+	t.answer.add(pairs)
+	t.answer.Rounds, t.answer.Seconds = pairs.Left(), pairs.Left()*(t.o.seconds+1)
+	return &t.answer
 }
 
 // add takes the results of the pairs.
@@ -84,7 +82,7 @@ func (a *Answer) add(t *fabrictest.Test) {
 		}
 	}
 	faults, unexplained := t.Faults()
-	a.Ports, a.Faults = len(t.Ports), append([]fabrictest.Fault{}, faults...)
+	a.Ports, a.Faults = len(t.Ports), append(a.Faults, faults...)
 	for _, f := range unexplained {
 		a.Unexplained = append(a.Unexplained, t.Ports[f.From].String()+" to "+t.Ports[f.To].String())
 	}
@@ -92,7 +90,7 @@ func (a *Answer) add(t *fabrictest.Test) {
 
 func (a *Answer) text() string {
 	var b strings.Builder
-	if a.planned {
+	if a.Seconds > 0 {
 		fmt.Fprintf(&b, "%s with %s: %s, at least %s.\nNothing was created.\n", cli.Count(len(a.Nodes), "node"),
 			cli.Count(a.Ports, "port"), cli.Count(a.Rounds, "round"), time.Duration(a.Seconds)*time.Second)
 		return b.String()

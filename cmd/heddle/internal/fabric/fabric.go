@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
@@ -33,18 +34,15 @@ func NewCommand() *cobra.Command {
 
 // options are the flags of `heddle fabric test`.
 type options struct {
-	group, namespace, image, agentImage, scheduler string
-	nodes, perftest                                []string
-	seconds, uplinks, ranks                        int
-	maxDuration                                    time.Duration
-	dryRun, label                                  bool
-	launcher                                       string
-	limit                                          float64
-	railEnv                                        string
-	env                                            []string
-	pullSecrets                                    []corev1.LocalObjectReference
-	// collective is the command after --.
-	collective []string
+	group, namespace, image, scheduler string
+	nodes, perftest                    []string
+	seconds, uplinks                   int
+	maxDuration                        time.Duration
+	dryRun, label                      bool
+	limit                              float64
+	railEnv                            string
+	// program is the collective: its arguments are the command after --.
+	program measure.Collective
 }
 
 func testCommand() *cobra.Command {
@@ -56,9 +54,10 @@ func testCommand() *cobra.Command {
 
 A pod with all devices of its node runs on each node, at the lowest priority: a
 job that needs the node evicts it at once, and the test goes on without. The
-image needs perftest. First each HCA is measured alone, then ports on the same
-leaf in pairs, then pairs of leaves, no HCA twice at a time; slow flows are
-measured again. The part that all slow flows have in common is named.
+image needs perftest, sh and coreutils. First each HCA is measured alone, then
+ports on the same leaf in pairs, then pairs of leaves, no HCA twice at a time;
+slow flows are measured again. The part that all slow flows have in common is
+named.
 
 With a command after --, it then runs that collective on all nodes, and if it is
 slow on halves of them until one node, and one of its rails, is left. The
@@ -77,7 +76,6 @@ heddle topo bandwidth shows the results.`,
 	f.StringVar(&o.group, "group", "", "name of a `group` of the topology tree, such as leaf-1")
 	f.StringSliceVar(&o.nodes, "nodes", nil, "the `nodes`, comma-separated")
 	f.StringVar(&o.image, "image", "", "`image` with perftest, and the collective's programs")
-	f.StringVar(&o.agentImage, "agent-image", "", "`image` heddle; default the daemons' registry and tag")
 	f.StringVar(&o.scheduler, "scheduler", "heddle-scheduler", "`name` of the scheduler of the test's pods")
 	f.DurationVar(&o.maxDuration, "max-duration", 30*time.Minute, "end the test after this time with what was measured")
 	f.IntVar(&o.seconds, "seconds", 3, "duration of a measurement of bandwidth, in `seconds`")
@@ -85,16 +83,16 @@ heddle topo bandwidth shows the results.`,
 	f.StringSliceVar(&o.perftest, "perftest", nil, "more `arguments` for perftest, comma-separated, such as -x,3")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the nodes and the number of rounds, and create nothing")
 	f.BoolVar(&o.label, "label", false, "label the nodes: fabric.tested, fabric.bandwidth")
-	f.StringVar(&o.launcher, "launcher", string(measure.MPI), "`launcher` of the collective: mpi, torchrun")
-	f.IntVar(&o.ranks, "ranks", 8, "`number` of ranks of the collective on each node")
+	f.StringVar(&o.program.Launcher, "launcher", measure.MPI, "`launcher` of the collective: mpi, torchrun")
+	f.IntVar(&o.program.Ranks, "ranks", 8, "`number` of ranks of the collective on each node")
 	f.Float64Var(&o.limit, "limit", 0, "least bus bandwidth of the collective in `GB/s`; default 80 % of its best run")
 	f.StringVar(&o.railEnv, "rail-env", "NCCL_IB_HCA==%s",
 		"`variable` that restricts the collective to a rail; %s is the HCA")
-	f.StringSliceVar(&o.env, "env", nil, "`variables` of the collective, comma-separated, such as NCCL_DEBUG=INFO")
-	cli.Complete(c, "launcher", string(measure.MPI), string(measure.Torchrun))
+	f.StringSliceVar(&o.program.Env, "env", nil, "`variables` of the collective, comma-separated, such as NCCL_DEBUG=INFO")
+	cli.Complete(c, "launcher", measure.MPI, measure.Torchrun)
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		o.collective, o.namespace = args, at.API().Given(cluster.System)
+		o.program.Args, o.namespace = args, at.API().Given(cluster.System)
 		if err := o.check(c); err != nil {
 			return err
 		}
@@ -108,8 +106,7 @@ heddle topo bandwidth shows the results.`,
 		if err != nil {
 			return err
 		}
-		t := &test{c: c, o: o, client: client}
-		answer, err := t.run(c.Context())
+		answer, err := newTest(c, o, client).run(c.Context())
 		if answer == nil {
 			return err
 		}
@@ -125,9 +122,9 @@ func (o *options) check(c *cobra.Command) error {
 		return cli.UsageErrorf(c, "give either --group or --nodes")
 	case o.image == "" && !o.dryRun:
 		return cli.UsageErrorf(c, "--image is required: an image with perftest")
-	case o.launcher != string(measure.MPI) && o.launcher != string(measure.Torchrun):
-		return cli.UsageErrorf(c, "invalid --launcher %q: want mpi or torchrun", o.launcher)
-	case o.seconds < 1 || o.uplinks < 1 || o.ranks < 1 || o.maxDuration < time.Second:
+	case o.program.Launcher != measure.MPI && o.program.Launcher != measure.Torchrun:
+		return cli.UsageErrorf(c, "invalid --launcher %q: want mpi or torchrun", o.program.Launcher)
+	case o.seconds < 1 || o.uplinks < 1 || o.program.Ranks < 1 || o.maxDuration < time.Second:
 		return cli.UsageErrorf(c, "--seconds, --uplinks, --ranks and --max-duration must be at least 1")
 	case strings.Count(o.railEnv, "%s") != 1:
 		return cli.UsageErrorf(c, "invalid --rail-env %q: want a variable with one %%s", o.railEnv)
@@ -140,8 +137,21 @@ type test struct {
 	c      *cobra.Command
 	o      *options
 	client *cluster.Client
-	nodes  []*node
+	// nodes are the nodes under test, pods the pod of each.
+	nodes []*node
+	pods  map[string]*corev1.Pod
+	// leases has the Lease of each lowest group: the first test of a group has it alone.
+	leases map[string]*coordinationv1.Lease
+	// id is the value of runLabel of the pods.
+	id     string
 	answer Answer
+}
+
+func newTest(c *cobra.Command, o *options, client *cluster.Client) *test {
+	return &test{
+		c: c, o: o, client: client, pods: map[string]*corev1.Pod{}, leases: map[string]*coordinationv1.Lease{},
+		answer: Answer{Nodes: []string{}, Skipped: map[string]string{}, Faults: []fabrictest.Fault{}},
+	}
 }
 
 func (t *test) run(ctx context.Context) (*Answer, error) {
@@ -151,31 +161,27 @@ func (t *test) run(ctx context.Context) (*Answer, error) {
 	if t.o.dryRun {
 		return t.plan(), nil
 	}
-	if err := t.findAgent(ctx); err != nil {
-		return nil, err
-	}
-	p := newPods(t.client, t.o)
 	// A client that is interrupted cleans up as well.
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 		defer cancel()
-		if err := p.clean(last); err != nil {
+		if err := t.clean(last); err != nil {
 			t.note("%v", err)
 		}
 	}()
-	if err := p.lock(ctx, t.nodes, time.Now().Add(t.o.maxDuration+startTimeout)); err != nil {
+	if err := t.lock(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.start(ctx, t.nodes); err != nil {
+	if err := t.start(ctx); err != nil {
 		return nil, err
 	}
-	t.answer.Skipped = p.skipped
-	if len(p.byNode) == 0 {
-		return nil, fmt.Errorf("no node can be tested: %s", reasons(p.skipped))
+	on := &measure.Nodes{
+		Executor: t, Hosts: map[string]string{}, Seconds: t.o.seconds, Iterations: iterations, Args: t.o.perftest,
 	}
-	return t.measure(ctx, &measure.Nodes{
-		Nodes: p.nodes(), Seconds: t.o.seconds, Iterations: iterations, Args: t.o.perftest,
-	})
+	for name, pod := range t.pods {
+		on.Hosts[name] = pod.Status.PodIP
+	}
+	return &t.answer, t.measure(ctx, on)
 }
 
 const (
@@ -187,46 +193,21 @@ const (
 // note prints to stderr how the test goes on.
 func (t *test) note(format string, args ...any) { t.c.PrintErrf(format+"\n", args...) }
 
-// reasons joins why nodes were skipped.
-func reasons(skipped map[string]string) string {
-	var all []string
-	for node, reason := range skipped {
-		all = append(all, node+": "+reason)
-	}
-	slices.Sort(all)
-	return cli.First(all, 3, "; ")
-}
-
-// findAgent completes the image of the agent and the secrets for images by a pod of heddle-topo-worker.
-func (t *test) findAgent(ctx context.Context) error {
-	const worker = "heddle-topo-worker"
-	list, err := cluster.Read[corev1.PodList](ctx, t.client.Get().Namespace(t.o.namespace).Resource("pods").
-		Param("labelSelector", cluster.AppLabel+"="+worker).Param("limit", "1"), "pods of "+worker)
-	if err != nil {
-		return err
-	}
-	for i := range list.Items {
-		spec := &list.Items[i].Spec
-		t.o.pullSecrets = spec.ImagePullSecrets
-		before, after, ok := strings.Cut(spec.Containers[0].Image, "heddle-node")
-		if ok && t.o.agentImage == "" {
-			t.o.agentImage = before + "heddle" + after
-		}
-	}
-	if t.o.agentImage == "" {
-		return fmt.Errorf("no pod of %s in namespace %s has the image heddle-node: give --agent-image", worker, t.o.namespace)
-	}
-	return nil
+// skip goes on without a node.
+func (t *test) skip(name, reason string) {
+	t.answer.Skipped[name] = cli.Printable(reason)
+	t.nodes = slices.DeleteFunc(slices.Clone(t.nodes), func(n *node) bool { return n.name == name })
 }
 
 // measure runs the rounds, and then the collective.
-func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) {
+func (t *test) measure(ctx context.Context, on *measure.Nodes) error {
 	ctx, cancel := context.WithTimeout(ctx, t.o.maxDuration)
 	defer cancel()
 	var ports []fabrictest.Port
 	for _, n := range t.nodes {
-		if _, ok := on.Nodes[n.name]; ok {
-			n.probe(ctx, on)
+		if err := n.probe(ctx, on); err != nil {
+			t.skip(n.name, err.Error())
+		} else {
 			ports = append(ports, n.ports...)
 		}
 	}
@@ -246,49 +227,43 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) (*Answer, error) 
 		t.answer.Rounds++
 	}
 	t.answer.Incomplete = ctx.Err() != nil
-	for _, node := range pairs.Gone() {
-		t.answer.Skipped[node] = "it gave way to a job, or died"
-		delete(on.Nodes, node)
-	}
 	t.answer.add(pairs)
 	// The results are written although the time is over or the client is interrupted.
 	err := t.write(context.WithoutCancel(ctx), pairs)
-	if len(t.o.collective) > 0 && !t.answer.Incomplete {
+	for _, node := range pairs.Gone() {
+		t.skip(node, measure.ErrGone.Error())
+	}
+	switch {
+	case len(ports) == 0:
+		return errors.New("no node can be tested")
+	case len(t.o.program.Args) > 0 && !t.answer.Incomplete:
 		err = errors.Join(err, t.collective(ctx, on))
 	}
-	return &t.answer, err
+	return err
 }
 
 // collective runs the collective, and bisects the nodes if it is slow.
 func (t *test) collective(ctx context.Context, on *measure.Nodes) error {
-	program := &measure.Collective{
-		Launcher: measure.Launcher(t.o.launcher), Args: t.o.collective, Ranks: t.o.ranks, Env: t.o.env,
-		RSH: agentPath + " rsh",
-	}
-	var nodes []*node
-	for _, n := range t.nodes {
-		if _, ok := on.Nodes[n.name]; ok {
-			nodes = append(nodes, n)
-		}
-	}
-	if len(nodes) < 2 {
+	if len(t.nodes) < 2 {
 		return errors.New("a collective needs at least two nodes")
 	}
-	rails := nodes[0].rails()
-	outcome, err := fabrictest.Bisect(len(nodes), len(rails), t.o.limit, func(r fabrictest.Run) (float64, error) {
+	rails := t.nodes[0].rails()
+	outcome, err := fabrictest.Bisect(len(t.nodes), len(rails), t.o.limit, func(r fabrictest.Run) (float64, error) {
+		what := t.o.program.Args[0]
 		var names, env, hcas []string
 		for _, i := range r.Nodes {
-			names = append(names, nodes[i].name)
+			names = append(names, t.nodes[i].name)
 			if r.Rail >= 0 {
-				hcas = append(hcas, nodes[i].hcas(rails[r.Rail])...)
+				hcas = append(hcas, t.nodes[i].hcas(rails[r.Rail])...)
 			}
 		}
 		if r.Rail >= 0 {
 			slices.Sort(hcas)
 			env = []string{fmt.Sprintf(t.o.railEnv, strings.Join(slices.Compact(hcas), ","))}
+			what += fmt.Sprintf(" by rail %d", rails[r.Rail])
 		}
-		busbw, err := on.Collective(ctx, program, names, env)
-		t.note("%s on %s: %.1f GB/s%s", t.o.collective[0], cli.First(names, 4, ", "), busbw, railText(rails, r.Rail))
+		busbw, err := on.Collective(ctx, &t.o.program, names, env)
+		t.note("%s on %s: %.1f GB/s", what, cli.First(names, 4, ", "), busbw)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, measure.ErrGone) {
 			t.note("%s", cli.Printable(err.Error()))
 			return 0, nil // A collective that fails is slow.
@@ -300,7 +275,7 @@ func (t *test) collective(ctx context.Context, on *measure.Nodes) error {
 	}
 	c := &Collective{GBps: outcome.Whole, Best: outcome.Best, Runs: outcome.Runs}
 	for _, i := range outcome.Nodes {
-		c.Slow = append(c.Slow, nodes[i].name)
+		c.Slow = append(c.Slow, t.nodes[i].name)
 	}
 	if outcome.Rail >= 0 {
 		c.Rail = new(rails[outcome.Rail])
@@ -310,11 +285,4 @@ func (t *test) collective(ctx context.Context, on *measure.Nodes) error {
 		t.answer.Faults = append(t.answer.Faults, c.fault(t.o.limit))
 	}
 	return nil
-}
-
-func railText(rails []int32, at int) string {
-	if at < 0 {
-		return ""
-	}
-	return fmt.Sprintf(" by rail %d", rails[at])
 }

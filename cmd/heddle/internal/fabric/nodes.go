@@ -20,7 +20,6 @@ type node struct {
 	name string
 	// group is the lowest group of the node.
 	group   string
-	shared  bool
 	devices corev1.ResourceList
 	ports   []fabrictest.Port
 	tests   []v1alpha1.LinkTest
@@ -48,15 +47,16 @@ func (t *test) read(ctx context.Context) error {
 			return err
 		}
 		r := &reports.Items[at]
-		n := &node{
-			name: name, group: r.Status.Leaf, tests: r.Status.Tests,
-			shared: isShared(object.Status.Allocatable), devices: devices(object),
-		}
+		n := &node{name: name, group: r.Status.Leaf, tests: r.Status.Tests, devices: devices(object)}
 		n.add(r.Spec.Rails)
-		if len(n.ports) == 0 {
+		switch {
+		case len(n.ports) == 0:
 			return fmt.Errorf("node %s: no active port in the fabric", name)
+		case isShared(object.Status.Allocatable):
+			t.skip(name, "its GPUs are shared")
+		default:
+			t.nodes = append(t.nodes, n)
 		}
-		t.nodes = append(t.nodes, n)
 	}
 	return nil
 }
@@ -100,18 +100,19 @@ func (n *node) hcas(rail int32) (all []string) {
 	return all
 }
 
-// probeScript prints a line for each HCA, and the version of perftest.
+// probeScript prints a line for each HCA, and the version of perftest. It fails without perftest.
 const probeScript = `for d in /sys/class/infiniband/*; do
 echo "hca ${d##*/} $(cat $d/device/current_link_width $d/fw_ver $d/device/current_link_speed 2>/dev/null | tr '\n' ' ')"
-done; ib_write_bw --version`
+done; ib_write_bw --version; test $? != 127`
 
 // pciePayload is the part of a PCIe link's rate that data has, after the headers of packets.
 const pciePayload = 0.85
 
 // probe reads the PCIe links and the versions. A node that does not tell has only the links' rates.
-func (n *node) probe(ctx context.Context, on *measure.Nodes) {
-	output, _ := on.Run(ctx, n.name, []string{"/bin/sh", "-c", probeScript}, nil)
+func (n *node) probe(ctx context.Context, on *measure.Nodes) error {
+	output, err := on.Run(ctx, n.name, []string{"sh", "-c", probeScript})
 	n.read(output)
+	return err
 }
 
 // read reads the output of probeScript.

@@ -3,135 +3,105 @@ package fabric
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net"
-	"net/http"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"github.com/heddle-dev/heddle/api/allocation"
 	"github.com/heddle-dev/heddle/api/wellknown"
-	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cluster"
-	"github.com/heddle-dev/heddle/topo/fabrictest/agent"
-	"github.com/heddle-dev/heddle/topo/fabrictest/measure"
 )
 
 const (
 	// name is the label and the container of the test's pods, their PriorityClass in the chart, and the prefix of their
-	// names and of their Secrets'.
+	// names and of their Leases'.
 	name = "heddle-fabric-test"
-	// port is the agent's on the host's network.
-	port = "18500"
-	// expires is an annotation of the Secrets: a test that died holds its groups no longer than this.
-	expires = wellknown.Prefix + "expires"
 	// runLabel distinguishes the pods of tests.
 	runLabel = wellknown.Prefix + "fabric-test"
 	// startTimeout bounds the start of pods, with the pull of their image.
 	startTimeout = 5 * time.Minute
 	poll         = time.Second
+	// namespaces is the path of the namespaces of Leases.
+	namespaces = "/apis/coordination.k8s.io/v1/namespaces"
 )
 
-// pods are the pods of a test, one on each node, and its Secrets, one for each lowest group: the first test of a group
-// has it alone.
-type pods struct {
-	client *cluster.Client
-	o      *options
-	// secrets has the Secret of each group, byNode the pod of each node, skipped why a node has none, and waiting the
-	// names of pods on nodes that were skipped.
-	secrets map[string]*corev1.Secret
-	byNode  map[string]*corev1.Pod
-	skipped map[string]string
-	waiting []string
-	tls     *tls.Config
-	// run is the value of runLabel of the test's pods.
-	run string
+// Exec implements [measure.Executor].
+func (t *test) Exec(ctx context.Context, node string, command []string, out io.Writer) error {
+	return t.client.Exec(ctx, t.pods[node], command, out)
 }
 
-func newPods(client *cluster.Client, o *options) *pods {
-	return &pods{
-		client: client, o: o,
-		secrets: map[string]*corev1.Secret{}, byNode: map[string]*corev1.Pod{}, skipped: map[string]string{},
-	}
-}
-
-// lock makes the Secret with the key for each group of the nodes, or returns an error that names the group of another
-// test.
-func (p *pods) lock(ctx context.Context, nodes []*node, until time.Time) error {
-	certificate, key, err := agent.NewKey(time.Now())
-	if err != nil {
-		return err
-	}
-	if p.tls, err = agent.Config(certificate, key); err != nil {
-		return err
-	}
-	for _, n := range nodes {
-		group := n.group
-		if p.secrets[group] != nil {
+// lock makes a Lease for each group of the nodes, or returns an error that names the group of another test.
+func (t *test) lock(ctx context.Context) error {
+	for _, n := range t.nodes {
+		if t.leases[n.group] != nil {
 			continue
 		}
-		secret := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: objectName(group), Namespace: p.o.namespace, Labels: map[string]string{cluster.AppLabel: name},
-				Annotations: map[string]string{expires: until.UTC().Format(time.RFC3339)},
-			},
-			Type: corev1.SecretTypeTLS,
-			Data: map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key},
-		}
-		made, err := p.create(ctx, secret)
+		lease, err := t.acquire(ctx, objectName(n.group))
 		if err != nil {
-			return fmt.Errorf("group %s: %w", cmp.Or(group, "of nodes without a group"), err)
+			return fmt.Errorf("group %s: %w", cmp.Or(n.group, "of nodes without a group"), err)
 		}
-		p.secrets[group], p.run = made, string(made.UID)
+		t.leases[n.group], t.id = lease, string(lease.UID)
 	}
 	return nil
 }
 
 // objectName returns a name for a group, which may have any characters.
 func objectName(group string) string {
-	text := []byte(strings.ToLower(group))
-	for i, c := range text {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			text[i] = '-'
+	text := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
 		}
-	}
-	return strings.Trim(name+"-"+string(text[:min(len(text), 180)]), "-")
+		return '-'
+	}, strings.ToLower(group))
+	return strings.Trim(name+"-"+text[:min(len(text), 180)], "-")
 }
 
-func (p *pods) create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
-	into := &corev1.Secret{}
-	at := func() error {
-		return p.client.Post().Namespace(secret.Namespace).Resource("secrets").Body(secret).Do(ctx).Into(into)
+// acquire makes a Lease. A test that died has it no longer than its duration.
+func (t *test) acquire(ctx context.Context, lock string) (*coordinationv1.Lease, error) {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: lock, Labels: map[string]string{cluster.AppLabel: name}},
+		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(t.seconds())},
 	}
-	err := at()
+	err := t.client.Post().AbsPath(namespaces, t.o.namespace, "leases").Body(lease).Do(ctx).Into(lease)
 	if !apierrors.IsAlreadyExists(err) {
-		return into, err
+		return lease, err
 	}
-	old, readErr := cluster.Read[corev1.Secret](ctx,
-		p.client.Get().Namespace(secret.Namespace).Resource("secrets").Name(secret.Name), "Secret "+secret.Name)
-	if readErr != nil {
-		return nil, readErr
-	}
-	if end, parseErr := time.Parse(time.RFC3339, old.Annotations[expires]); parseErr == nil && time.Now().Before(end) {
-		return nil, fmt.Errorf("another test runs there until %s at the latest; "+
-			"kubectl -n %s delete secret %s ends it", end.Format(time.RFC3339), secret.Namespace, secret.Name)
-	}
-	if err := p.delete(ctx, "secrets", secret.Name); err != nil {
+	old, err := cluster.Read[coordinationv1.Lease](ctx,
+		t.client.Get().AbsPath(namespaces, t.o.namespace, "leases", lock), "Lease "+lock)
+	if err != nil {
 		return nil, err
 	}
-	return into, at()
+	duration := time.Duration(ptr.Deref(old.Spec.LeaseDurationSeconds, 0)) * time.Second
+	if end := old.CreationTimestamp.Add(duration); time.Now().Before(end) {
+		return nil, fmt.Errorf("another test runs there until %s at the latest; kubectl -n %s delete lease %s ends it",
+			end.UTC().Format(time.RFC3339), t.o.namespace, lock)
+	}
+	if err := t.release(ctx, lock); err != nil {
+		return nil, err
+	}
+	return t.acquire(ctx, lock)
 }
 
-func (p *pods) delete(ctx context.Context, resource, name string) error {
-	err := p.client.Delete().Namespace(p.o.namespace).Resource(resource).Name(name).Do(ctx).Error()
+func (t *test) release(ctx context.Context, lock string) error {
+	return remove(ctx, t.client.Delete().AbsPath(namespaces, t.o.namespace, "leases", lock))
+}
+
+// seconds is the time after which the pods end.
+func (t *test) seconds() int32 { return int32((t.o.maxDuration + startTimeout).Seconds()) }
+
+// remove sends a request that deletes an object, which may be gone.
+func remove(ctx context.Context, request *rest.Request) error {
+	err := request.Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -140,107 +110,91 @@ func (p *pods) delete(ctx context.Context, resource, name string) error {
 
 // start makes a pod for each node, and waits until each runs or cannot. Pods that cannot are deleted: their nodes may
 // become idle while the others are tested.
-func (p *pods) start(ctx context.Context, nodes []*node) error {
-	for _, n := range nodes {
-		if n.shared {
-			p.skipped[n.name] = "its GPUs are shared"
-			continue
-		}
-		pod := p.pod(n)
-		if err := p.client.Post().Namespace(pod.Namespace).Resource("pods").Body(pod).Do(ctx).Into(pod); err != nil {
+func (t *test) start(ctx context.Context) error {
+	for _, n := range t.nodes {
+		pod := t.pod(n)
+		if err := t.client.Post().Namespace(pod.Namespace).Resource("pods").Body(pod).Do(ctx).Into(pod); err != nil {
 			return fmt.Errorf("make pod %s: %w", pod.GenerateName, err)
 		}
-		p.byNode[n.name] = pod
+		t.pods[n.name] = pod
 	}
-	late := time.After(startTimeout)
-	for all := false; !all; {
-		list, err := cluster.Read[corev1.PodList](ctx, p.client.Get().Namespace(p.o.namespace).Resource("pods").
-			Param("labelSelector", runLabel+"="+p.run), "pods of the test")
-		if err != nil {
+	for end := time.Now().Add(startTimeout); ; {
+		all, err := t.look(ctx, time.Now().After(end))
+		if all || err != nil {
 			return err
-		}
-		if all = p.look(list.Items); all {
-			break
 		}
 		select {
 		case <-time.After(poll):
-		case <-late:
-			p.late()
-			all = true
 		case <-ctx.Done():
 			return fmt.Errorf("start pods: %w", ctx.Err())
 		}
 	}
-	for _, name := range p.waiting {
-		if err := p.delete(ctx, "pods", name); err != nil {
-			return fmt.Errorf("delete pod %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
-// look takes the state of the pods, skips nodes on which one cannot run, and reports whether all others run.
-func (p *pods) look(list []corev1.Pod) (all bool) {
+// look reads the state of the pods, deletes those that cannot run, and reports whether all others run.
+func (t *test) look(ctx context.Context, late bool) (all bool, err error) {
+	list, err := cluster.Read[corev1.PodList](ctx, t.client.Get().Namespace(t.o.namespace).Resource("pods").
+		Param("labelSelector", runLabel+"="+t.id), "pods of the test")
+	if err != nil {
+		return false, err
+	}
 	all = true
-	for node, pod := range p.byNode {
-		at := slices.IndexFunc(list, func(o corev1.Pod) bool { return o.UID == pod.UID })
-		if at < 0 {
-			p.skip(node, "its pod is gone")
+	for node, pod := range t.pods {
+		reason, ready := "its pod is gone", false
+		if at := slices.IndexFunc(list.Items, func(o corev1.Pod) bool { return o.UID == pod.UID }); at >= 0 {
+			t.pods[node] = &list.Items[at]
+			reason, ready = state(&list.Items[at], late)
+		}
+		if reason == "" {
+			all = all && ready
 			continue
 		}
-		pod = &list[at]
-		p.byNode[node] = pod
-		busy := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
-		})
-		switch {
-		case busy:
-			p.skip(node, "it is not idle")
-		case cluster.Ended(pod):
-			p.skip(node, cmp.Or(pod.Status.Message, "its pod ended"))
-		case !cluster.IsReady(pod):
-			all = false
+		t.skip(node, reason)
+		delete(t.pods, node)
+		if err := remove(ctx, t.client.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name)); err != nil {
+			return false, fmt.Errorf("delete pod %s: %w", pod.Name, err)
 		}
 	}
-	return all
+	return all, nil
 }
 
-func (p *pods) skip(node, reason string) {
-	p.skipped[node], p.waiting = reason, append(p.waiting, p.byNode[node].Name)
-	delete(p.byNode, node)
-}
-
-// late skips the nodes whose pods have not started in time.
-func (p *pods) late() {
-	for node, pod := range p.byNode {
-		reason := "its pod did not start in " + startTimeout.String()
-		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+// state reports whether a pod runs, or why it cannot.
+func state(pod *corev1.Pod, late bool) (reason string, ready bool) {
+	busy := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
+	})
+	switch {
+	case busy:
+		reason = "it is not idle"
+	case cluster.Ended(pod):
+		reason = cmp.Or(pod.Status.Message, "its pod ended")
+	case !cluster.IsReady(pod) && late:
+		reason = "its pod did not start in " + startTimeout.String()
+		for _, s := range pod.Status.ContainerStatuses {
 			if w := s.State.Waiting; w != nil && w.Message != "" {
 				reason = w.Reason + ": " + w.Message
 			}
 		}
-		if !cluster.IsReady(pod) {
-			p.skip(node, cli.Printable(reason))
-		}
 	}
+	return reason, cluster.IsReady(pod)
 }
 
 // pod has all extended resources of its node, so that it runs on an idle one alone and gives way to a job.
-func (p *pods) pod(n *node) *corev1.Pod {
-	secret := p.secrets[n.group]
-	shared := []corev1.VolumeMount{{Name: "agent", MountPath: "/heddle"}}
+func (t *test) pod(n *node) *corev1.Pod {
+	lease := t.leases[n.group]
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: objectName(n.name) + "-", Namespace: p.o.namespace,
-			Labels:          map[string]string{cluster.AppLabel: name, runLabel: p.run},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: secret.Name, UID: secret.UID}},
+			GenerateName: objectName(n.name) + "-", Namespace: t.o.namespace,
+			Labels: map[string]string{cluster.AppLabel: name, runLabel: t.id},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease.Name, UID: lease.UID,
+			}},
 		},
 		Spec: corev1.PodSpec{
-			SchedulerName: p.o.scheduler, PriorityClassName: name, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever,
-			ImagePullSecrets:              p.o.pullSecrets,
+			SchedulerName: t.o.scheduler, PriorityClassName: name, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever,
 			AutomountServiceAccountToken:  new(false),
 			TerminationGracePeriodSeconds: new(int64(1)),
-			ActiveDeadlineSeconds:         new(int64((p.o.maxDuration + startTimeout).Seconds())),
+			ActiveDeadlineSeconds:         new(int64(t.seconds())),
 			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 					MatchFields: []corev1.NodeSelectorRequirement{{
@@ -248,65 +202,30 @@ func (p *pods) pod(n *node) *corev1.Pod {
 					}},
 				}}},
 			}},
-			Volumes: []corev1.Volume{
-				{Name: "agent", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-				{Name: "shm", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-					Medium: corev1.StorageMediumMemory,
-				}}},
-				{Name: "key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret.Name}}},
-			},
-			InitContainers: []corev1.Container{{
-				Name: "agent", Image: p.o.agentImage, VolumeMounts: shared,
-				Command:         []string{"/usr/local/bin/heddle-fabric-agent", "install", "/heddle"},
-				SecurityContext: &corev1.SecurityContext{RunAsUser: new(int64(0))},
-			}},
+			Volumes: []corev1.Volume{{Name: "shm", VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
+			}}},
 			Containers: []corev1.Container{{
-				Name: name, Image: p.o.image, Command: []string{agentPath, "serve", ":" + port},
-				Env: []corev1.EnvVar{
-					{Name: "HEDDLE_FABRIC_KEY", Value: "/heddle-key"}, {Name: "HEDDLE_FABRIC_PORT", Value: port},
-				},
-				Resources: corev1.ResourceRequirements{Limits: n.devices, Requests: n.devices},
-				VolumeMounts: append(shared, corev1.VolumeMount{Name: "key", MountPath: "/heddle-key", ReadOnly: true},
-					corev1.VolumeMount{Name: "shm", MountPath: "/dev/shm"}),
+				Name: name, Image: t.o.image, Command: []string{"sleep", "infinity"},
+				Resources:    corev1.ResourceRequirements{Limits: n.devices, Requests: n.devices},
+				VolumeMounts: []corev1.VolumeMount{{Name: "shm", MountPath: "/dev/shm"}},
 				SecurityContext: &corev1.SecurityContext{
 					RunAsUser: new(int64(0)), Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"IPC_LOCK"}},
-				},
-				ReadinessProbe: &corev1.Probe{
-					ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(port)}},
-					PeriodSeconds: 1,
 				},
 			}},
 		},
 	}
 }
 
-// agentPath is the agent in the pods.
-const agentPath = "/heddle/heddle-fabric-agent"
-
-// nodes returns the nodes with a pod, as a test runs programs on them.
-func (p *pods) nodes() map[string]measure.Node {
-	out := map[string]measure.Node{}
-	for node, pod := range p.byNode {
-		transport := &http.Transport{
-			TLSClientConfig: p.tls,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return p.client.Forward(ctx, pod, port)
-			},
-		}
-		out[node] = measure.Node{Client: &http.Client{Transport: transport}, Address: node, Host: pod.Status.PodIP}
-	}
-	return out
-}
-
-// clean deletes the pods and then the Secrets, so that the next test finds the nodes idle.
-func (p *pods) clean(ctx context.Context) error {
-	if len(p.secrets) == 0 {
+// clean deletes the pods and then the Leases, so that the next test finds the nodes idle.
+func (t *test) clean(ctx context.Context) error {
+	if len(t.leases) == 0 {
 		return nil
 	}
-	fault := p.client.Delete().Namespace(p.o.namespace).Resource("pods").
-		Param("labelSelector", runLabel+"="+p.run).Do(ctx).Error()
-	for _, secret := range p.secrets {
-		fault = cmp.Or(fault, p.delete(ctx, "secrets", secret.Name))
+	fault := t.client.Delete().Namespace(t.o.namespace).Resource("pods").
+		Param("labelSelector", runLabel+"="+t.id).Do(ctx).Error()
+	for _, lease := range t.leases {
+		fault = cmp.Or(fault, t.release(ctx, lease.Name))
 	}
 	if fault != nil {
 		return fmt.Errorf("clean up: %w", fault)

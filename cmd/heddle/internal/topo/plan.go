@@ -2,6 +2,7 @@ package topo
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -108,11 +109,7 @@ func fitText(fit *explain.Fit, now time.Time) string {
 func placeTable(places []explain.Place) string {
 	rows := [][]string{{"RANK", "POD", "NODE"}}
 	for rank, p := range places {
-		node := p.Node
-		if node == "" {
-			node = "- (beyond its minimum)"
-		}
-		rows = append(rows, []string{fmt.Sprint(rank), p.Pod, node})
+		rows = append(rows, []string{fmt.Sprint(rank), p.Pod, cmp.Or(p.Node, "- (beyond its minimum)")})
 	}
 	return cli.Table(rows)
 }
@@ -120,8 +117,6 @@ func placeTable(places []explain.Place) string {
 // whenText says when pods fit, and what that assumes.
 func whenText(w *explain.When, now time.Time) string {
 	switch {
-	case w == nil:
-		return ""
 	case w.Never != "":
 		return "\nThey never fit: " + cli.Printable(w.Never) + "\n"
 	case w.At.IsZero():

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/heddle-dev/heddle/test/golden"
@@ -112,4 +113,37 @@ spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}
 		fmt.Fprintf(&got, "# %s\n%s\n", tt.title, fitText(fit, whyNow()))
 	}
 	golden.Compare(t, "testdata/plan.txt", got.String(), *update)
+}
+
+// TestPlanOfClaims plans pods with claims beside each other: three nodes have eight GPUs each for claims.
+func TestPlanOfClaims(t *testing.T) {
+	w, text := newClaimCluster(t), `apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: all}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.heddle.dev, count: 8}}]}}}
+`
+	for i := range 4 {
+		text += fmt.Sprintf(`---
+apiVersion: v1
+kind: Pod
+metadata: {name: p%d}
+spec: {resourceClaims: [{name: gpus, resourceClaimTemplateName: all}], containers: [{name: main}]}
+`, i)
+	}
+	set, err := manifest.Read(strings.NewReader(text), "ai")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range set.Pods {
+		set.Claim(pod, &pod.Spec.ResourceClaims[0], set.Templates[types.NamespacedName{Namespace: "ai", Name: "all"}])
+	}
+	fit, nodes := explain.FitOf(t.Context(), &w.Cluster, set, whyNow()), map[string]bool{}
+	for i := range fit.Gangs[:3] {
+		for _, p := range fit.Gangs[i].Places {
+			nodes[p.Node] = true
+		}
+	}
+	if last := &fit.Gangs[3]; len(nodes) != 3 || len(last.Places) != 0 || last.When.Never != "" {
+		t.Errorf("three pods on %v, the fourth on %v, never: %s", nodes, last.Places, last.When.Never)
+	}
 }

@@ -190,14 +190,16 @@ func TestDegradedLinks(t *testing.T) {
 		{Kind: fabric.Degraded, Node: "a", HCA: "mlx5_3", ID: "0000:5e:00.0", Rail: 3, What: "pcie-width", Limit: "x16 (PCIe)", Value: "x8"},
 		{Kind: fabric.Degraded, Node: "b", ID: "GPU-1", Link: "NVLink 3", What: "nvlink-replays", Limit: "in 2 of 12 readings (heddle)", Value: "in 4 of 12 readings"},
 		{Kind: fabric.Degraded, Node: "b", ID: "GPU-1", What: "pcie-width", Limit: "x16 (PCIe)", Value: "x8"},
+		{Kind: fabric.Degraded, Node: "b", ID: "0000:06:00.0", Link: "NVSwitch link 30", What: "sxid-fatal", Limit: "none (NVSwitch driver)", Value: "20034 LTSSM Fault Up"},
 	}}
 	out, _, err := clitest.Run(t, NewCommand(), "miscabled", "--topo-master", server(t, topology).URL)
-	want := `NODE  WHAT           RAIL  HCA             AGE  EXPECTED                                        FOUND
-a     degraded-link  3     mlx5_3:1             symbol-errors 1.0e-12 per bit (IBTA)            3.1e-11 per bit
-a     degraded-link  3     mlx5_3:1             switch link-downs in 2 of 12 readings (heddle)  in 3 of 12 readings
-a     degraded-link  3     mlx5_3               pcie-width x16 (PCIe)                           x8
-b     degraded-link        GPU-1 NVLink 3       nvlink-replays in 2 of 12 readings (heddle)     in 4 of 12 readings
-b     degraded-link        GPU-1                pcie-width x16 (PCIe)                           x8
+	want := `NODE  WHAT           RAIL  HCA                            AGE  EXPECTED                                        FOUND
+a     degraded-link  3     mlx5_3:1                            symbol-errors 1.0e-12 per bit (IBTA)            3.1e-11 per bit
+a     degraded-link  3     mlx5_3:1                            switch link-downs in 2 of 12 readings (heddle)  in 3 of 12 readings
+a     degraded-link  3     mlx5_3                              pcie-width x16 (PCIe)                           x8
+b     degraded-link        GPU-1 NVLink 3                      nvlink-replays in 2 of 12 readings (heddle)     in 4 of 12 readings
+b     degraded-link        GPU-1                               pcie-width x16 (PCIe)                           x8
+b     degraded-link        0000:06:00.0 NVSwitch link 30       sxid-fatal none (NVSwitch driver)               20034 LTSSM Fault Up
 `
 	if diff := cmp.Diff(want, out); diff != "" || !errors.Is(err, cli.ErrFindings) {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)

@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
 
 	"github.com/heddle-dev/heddle/api/topology/v1alpha1"
 	"github.com/heddle-dev/heddle/cmd/heddle/internal/cli"
 	"github.com/heddle-dev/heddle/topo/explain"
-	"github.com/heddle-dev/heddle/topo/master/snapshot"
 	"github.com/heddle-dev/heddle/topo/suspect"
 )
 
@@ -73,22 +73,19 @@ func (m *master) lister(c *cobra.Command) (*explain.Lister, []v1alpha1.Group, er
 	if err != nil {
 		return nil, nil, err
 	}
-	groups, err := read[[]v1alpha1.Group](c, m, "/node_group")
-	if err != nil {
-		if m.server != "" {
-			return nil, nil, err
-		}
-		groups = new([]v1alpha1.Group) // There may be no topo-master.
-	}
 	lister := explain.NewLister(api, math.MaxInt, math.MaxInt, clock.RealClock{})
-	if len(*groups) > 0 {
-		t, err := read[snapshot.Topology](c, m, "/v1/topology")
-		if err != nil {
-			return nil, nil, err
-		}
-		lister.Spares = t.Spares
+	t, err := read[struct {
+		Tree   []v1alpha1.Group   `json:"tree"`
+		Spares intstr.IntOrString `json:"spares"`
+	}](c, m, "/v1/topology")
+	if err != nil && m.server == "" {
+		return lister, nil, nil // There may be no topo-master.
 	}
-	return lister, *groups, nil
+	if err != nil {
+		return nil, nil, err
+	}
+	lister.Spares = t.Spares
+	return lister, t.Tree, nil
 }
 
 // whyText returns the answer for people.

@@ -22,6 +22,7 @@ import (
 	"github.com/heddle-dev/heddle/discovery/gpu"
 	"github.com/heddle-dev/heddle/discovery/host"
 	"github.com/heddle-dev/heddle/discovery/nodesync"
+	"github.com/heddle-dev/heddle/discovery/nvswitch"
 	"github.com/heddle-dev/heddle/discovery/rdma"
 	"github.com/heddle-dev/heddle/internal/kube"
 	"github.com/heddle-dev/heddle/internal/notify"
@@ -119,6 +120,9 @@ func wire(o *options, log *slog.Logger) (*parts, error) {
 		}
 		wo.Counters = rdma.NewCounters(o.SysfsRoot, max(o.countersInterval, time.Second))
 		p.runners = append(p.runners, wo.Counters)
+		if wo.Switches, err = nvswitch.Open(filepath.Join(o.DevRoot, "kmsg")); err != nil {
+			log.Info("no SXids of NVSwitches are read", "err", err)
+		}
 		wo.Sources = append(wo.Sources, ib.New(open, o.mkeySecret, wo.Changed), p.frames)
 	}
 	manager := clustermanager.New(clustermanager.Options{

@@ -117,6 +117,7 @@ export function gangsOf(node) {
 /** port names a finding's port on its node: "mlx5_3 rail 3". */
 export function port(f) {
   const device = f.hca ? (f.port > 1 ? `${f.hca}/${f.port}` : f.hca) : '';
+  if (f.link?.startsWith('NVSwitch ')) return f.link.replace('NVSwitch', `NVSwitch ${f.id}`);
   if (f.kind === 'degraded-link' && !f.hca) return ['GPU', f.id, f.link].filter(Boolean).join(' ');
   const rail = f.kind === 'path' ? '' : `rail ${f.rail}${f.plane ? ` plane ${f.plane}` : ''}`;
   return [device, rail].filter(Boolean).join(' · ');

@@ -1,0 +1,137 @@
+// Package nvswitch reads the errors (SXids) that the driver of NVSwitches writes to the kernel's log.
+//
+// It owns the formats of /dev/kmsg and of the driver's lines. Which errors degrade a link is decided in topo/links.
+package nvswitch
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heddle-dev/heddle/api/machine"
+)
+
+const (
+	// recordSize is more than the kernel writes of a record (PRINTK_MESSAGE_MAX), and maxRecords more than its log has.
+	recordSize, maxRecords = 8 << 10, 1 << 20
+	// maxLinks bounds the links with errors: a node has at most a few hundred.
+	maxLinks = 4096
+	// maxText bounds the text of an error, which is a part of a value in a NodeTopology.
+	maxText = 36
+)
+
+// Link is a link of a switch, by the switch's PCI address: "NVSwitch link 46".
+type Link struct{ Switch, Name string }
+
+// Log is the kernel's log. It is for one goroutine, and nil for none.
+type Log struct {
+	fd    int
+	boot  time.Time
+	links map[Link]machine.SwitchErrors
+}
+
+// Open opens /dev/kmsg, at its first record. The kernel lets processes with CAP_SYSLOG read it.
+func Open(path string) (*Log, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	var up unix.Timespec // The clock of the log, which stops while the machine is suspended.
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &up); err != nil {
+		return nil, err
+	}
+	return &Log{fd: fd, boot: time.Now().Add(-time.Duration(up.Nano())), links: map[Link]machine.SwitchErrors{}}, nil
+}
+
+// Resume takes a fatal error over that an earlier process has read, if the machine runs since: the kernel may have
+// overwritten it.
+func (l *Log) Resume(of Link, text string, since time.Time) {
+	if l != nil && since.After(l.boot) {
+		l.links[of] = machine.SwitchErrors{Fatal: machine.SXids{Count: 1, Text: text, Since: since}}
+	}
+}
+
+// Read takes the new records, and returns the errors of links since the driver took their switches. The map is not to
+// be changed.
+func (l *Log) Read() map[Link]machine.SwitchErrors {
+	if l == nil {
+		return nil
+	}
+	buffer := make([]byte, recordSize)
+	for range maxRecords {
+		n, err := unix.Read(l.fd, buffer)
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.EINTR) {
+			continue // Records were overwritten, or a signal came.
+		}
+		if err != nil || n <= 0 {
+			break // EAGAIN: there are no more.
+		}
+		for line := range strings.Lines(string(buffer[:n])) {
+			l.add(line)
+		}
+	}
+	return l.links
+}
+
+func (l *Log) add(line string) {
+	e := parse(line)
+	if e.probed != "" {
+		for link := range l.links {
+			if link.Switch == e.probed {
+				delete(l.links, link)
+			}
+		}
+	}
+	errs, known := l.links[e.link]
+	if e.text == "" || !known && len(l.links) >= maxLinks {
+		return
+	}
+	s := &errs.NonFatal
+	if e.fatal {
+		s = &errs.Fatal
+	}
+	if s.Count++; s.Count == 1 {
+		s.Since = l.boot.Add(e.up)
+	}
+	s.Text = e.text
+	l.links[e.link] = errs
+}
+
+// event is a line of the driver: an error, or that it takes a switch, after a reset too.
+type event struct {
+	up     time.Duration
+	link   Link
+	fatal  bool
+	text   string
+	probed string
+}
+
+// ofDriver matches a record by the kernel itself (priorities from 8 on are of programs): "3,1234,5678901,-;" and the
+// driver's text (NVIDIA/open-gpu-kernel-modules, error_nvswitch.h and linux_nvswitch.c).
+var ofDriver = regexp.MustCompile(`^[0-7],\d+,(\d{1,15}),[^;]*;nvidia-nvswitch\d*: (?:` +
+	`SXid \(PCI:(` + address + `)\): (\d{1,5}), (Fatal|Non-fatal), Link (\d{1,3}) ([ -~]+)|` +
+	`Probing device (` + address + `),)`)
+
+const address = `[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`
+
+// parse returns the zero event for any other line.
+func parse(line string) (e event) {
+	m := ofDriver.FindStringSubmatch(line)
+	if m == nil {
+		return e
+	}
+	usec, _ := strconv.ParseInt(m[1], 10, 64)
+	e.up, e.probed = time.Duration(usec)*time.Microsecond, m[7]
+	if m[2] != "" {
+		number, _ := strconv.Atoi(m[5])
+		text := strings.TrimSuffix(strings.TrimSpace(m[6]), " (First)")
+		e.link = Link{m[2], fmt.Sprintf("NVSwitch link %d", number)}
+		e.fatal, e.text = m[4] == "Fatal", m[3]+" "+text[:min(len(text), maxText)]
+	}
+	return e
+}
