@@ -218,7 +218,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // statePause collects what containers and claims that start change: a round costs more than a start.
-const statePause = 200 * time.Millisecond
+const statePause = time.Second
 
 // loop runs a round whenever something changed, and by the clock.
 func (a *Agent) loop(ctx context.Context, group *errgroup.Group) error {
