@@ -187,18 +187,17 @@ func (t *Tracker) Findings() (all []v1alpha1.DegradedLink) {
 			all = append(all, *h.finding)
 		}
 	}
-	slices.SortFunc(all, func(a, b v1alpha1.DegradedLink) int {
-		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev),
-			machine.CompareNames(a.Link, b.Link), strings.Compare(a.End, b.End), strings.Compare(a.What, b.What),
-			strings.Compare(a.HCA, b.HCA))
-	})
+	slices.SortFunc(all, compare)
 	return all[:min(len(all), maxFindings)]
+}
+
+func compare(a, b v1alpha1.DegradedLink) int {
+	return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev),
+		machine.CompareNames(a.Link, b.Link), strings.Compare(a.End, b.End), strings.Compare(a.What, b.What),
+		strings.Compare(a.HCA, b.HCA))
 }
 
 // Same reports whether two lists are of the same measures of the same ends, with whatever values.
 func Same(a, b []v1alpha1.DegradedLink) bool {
-	return slices.EqualFunc(a, b, func(a, b v1alpha1.DegradedLink) bool {
-		return a.HCA == b.HCA && a.ID == b.ID && a.Port == b.Port && a.Netdev == b.Netdev && a.Link == b.Link &&
-			a.End == b.End && a.What == b.What
-	})
+	return slices.EqualFunc(a, b, func(a, b v1alpha1.DegradedLink) bool { return compare(a, b) == 0 })
 }
