@@ -43,7 +43,10 @@ func perfWorkloads() []perfWorkload {
 		{"1,000 gangs of 3", gangs, "GangScheduling/5000Nodes_1000Gangs_3000Pods", 1.5, 4, true},
 		{"3 gangs of 1,000", gangs, "GangScheduling/5000Nodes_3Gangs_3000Pods_1000PerGroup", 1.5, 300, true},
 		{"750 gangs of 4, each in a rack", tas, "TopologyAwareScheduling/5000Nodes_750Gangs_3000Pods", 8, 0, false},
-		{"3 gangs of 1,000, each in a rack", tas, "TopologyAwareScheduling/5000Nodes_3Gangs_3000Pods_1000PerGroup", 8, 300, false},
+		{
+			"3 gangs of 1,000, each in a rack", tas,
+			"TopologyAwareScheduling/5000Nodes_3Gangs_3000Pods_1000PerGroup", 8, 300, false,
+		},
 		{
 			"a gang of 100 evicts 1,000 pods", "workload_preemption",
 			"GangPreemptionBasic/100Nodes_1PreemptorGang_100Pods_Evicting_1000InitPods", perfMinRatio, 0, false,

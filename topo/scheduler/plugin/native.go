@@ -265,9 +265,9 @@ func (p *Plugin) learn(ctx context.Context, c *podGroupCycle) {
 	c.asked, c.held, c.places, c.first = map[types.UID]bool{}, map[types.UID]bool{}, nil, nil
 }
 
-// permitPodGroup makes a member of a native PodGroup wait until enough members hold a node. GangScheduling does the same,
-// and for each member activates all others, which holds up the scheduler for a second where a gang has 1,000: the
-// documented profile disables that.
+// permitPodGroup makes a member of a native PodGroup wait until enough members hold a node.
+// GangScheduling does the same, but each member also activates all others, which holds up the
+// scheduler for a second where a gang has 1,000: the documented profile disables that.
 func (p *Plugin) permitPodGroup(pod *corev1.Pod) (*framework.Status, time.Duration) {
 	groups, name := p.handle.PodGroupManager(), *pod.Spec.SchedulingGroup.PodGroupName
 	group, err := groups.PodGroups().Get(pod.Namespace, name)
