@@ -96,7 +96,7 @@ func (f *FreeGPUs) String() string { return encode(f) }
 // for each HCA.
 type HCACounts struct {
 	Version int `json:"version"`
-	// HCAs are by resource. A resource that is not among them has no such limit.
+	// HCAs is keyed by resource. A resource that is not among them has no such limit.
 	HCAs map[string]int `json:"hcas"`
 }
 

@@ -122,7 +122,7 @@ func (d *DriverSpec) Names(ids []string) []string {
 }
 
 // GPUEdits returns the edits for one GPU beside [CommonDevice]: its
-// device nodes. They are not to be changed. The error means that the spec has no
+// device nodes. Callers must not change them. The error means that the spec has no
 // such GPU, now or any more.
 func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
 	s := d.now.Load()
@@ -137,7 +137,7 @@ func (d *DriverSpec) GPUEdits(uuid string) (*specs.ContainerEdits, error) {
 }
 
 // Channels returns the nodes of the IMEX channels that containers get if their pods ask for
-// them, by number. They are not to be changed.
+// them, by number. Callers must not change them.
 func (d *DriverSpec) Channels() map[int]*specs.DeviceNode { return d.now.Load().channels }
 
 // update makes the spec again if needed, beginning with the last state.

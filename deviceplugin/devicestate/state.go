@@ -101,7 +101,7 @@ type State struct {
 	occupancies bounded.Group[string, gpu.Occupancy]
 
 	mu sync.Mutex // guards all below
-	// entries are by device. An entry is never changed, but replaced.
+	// entries is keyed by device. An entry is replaced, never changed.
 	entries map[string]*allocate.Entry
 	// claims are the prepared ResourceClaims, by UID, and those that are being prepared.
 	claims map[string]*allocate.Claim

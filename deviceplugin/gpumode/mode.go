@@ -64,7 +64,7 @@ type Tracker struct {
 	changed, pending notify.Signal
 
 	mu sync.Mutex // guards all below
-	// gpus are by UUID, also those that the machine has lost.
+	// gpus is keyed by UUID, and includes GPUs that the machine has lost.
 	gpus map[string]gpuState
 	// config is the configuration of the last round, nil before it, machine its machine; present are that
 	// machine's GPUs in order.

@@ -48,7 +48,7 @@ type gpuState struct {
 	otherMode       config.Mode
 }
 
-// usage is the part of an observation about one GPU. offered and held are by mode.
+// usage is the part of an observation about one GPU. offered and held are keyed by mode.
 type usage struct {
 	asked   time.Time
 	offered map[config.Mode]bool

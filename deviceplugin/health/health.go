@@ -72,7 +72,7 @@ type State struct {
 type Snapshot struct {
 	// Machine is nil before the first scan.
 	Machine *machine.Machine
-	// GPUs are by UUID, HCAs by identity ([machine.Machine.HCAIDs]). Devices
+	// GPUs is keyed by UUID, HCAs by identity ([machine.Machine.HCAIDs]). Devices
 	// that went away stay, as Gone.
 	GPUs, HCAs map[string]State
 }

@@ -25,7 +25,7 @@ import (
 type Inventory struct {
 	Machine *machine.Machine
 	Config  *config.NodeConfig
-	// GPUs are by UUID, full GPUs and MIG devices.
+	// GPUs has full GPUs and MIG devices by UUID.
 	GPUs map[string]GPU
 	// HCAs are the reasons why HCAs are unhealthy, by name (mlx5_0); a healthy
 	// HCA is not in it. Nil means that only the scan is known.

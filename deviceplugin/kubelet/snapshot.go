@@ -277,7 +277,7 @@ func join(pods []*podresources.PodResources, entries []entry) []Allocation {
 // index has the allocations that PodResources lists. Both maps lead into them.
 type index struct {
 	allocations []Allocation
-	// at is by container, resource and IDs: within one resource an ID has one
+	// at is keyed by container, resource and IDs: within one resource an ID has one
 	// holder at a time.
 	at     map[[3]string]int
 	holder map[deviceID]int

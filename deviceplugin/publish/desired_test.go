@@ -49,7 +49,7 @@ type scene struct {
 	// sick are GPUs by index, down HCAs by name; gone are HCAs that the machine has no more.
 	sick map[int]health.State
 	down map[string]health.State
-	// modes are by index; the others are as configured.
+	// modes is keyed by index; the other GPUs are as configured.
 	modes map[int]gpumode.GPU
 	gone  map[string]string
 	state func(*inventory.Inventory) *inventory.Inventory

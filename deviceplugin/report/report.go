@@ -21,7 +21,7 @@ const Audience = "heddle-device-plugin"
 type Report struct {
 	Node      string     `json:"node"`
 	Resources []Resource `json:"resources"`
-	// Bindings are by namespace, pod and container.
+	// Bindings is keyed by namespace, pod and container.
 	Bindings []Binding `json:"bindings"`
 	// Problems lists the faults of the device plugin's inputs.
 	Problems []Problem `json:"problems"`
@@ -127,7 +127,7 @@ type Resource struct {
 
 // Binding is the devices of one container. GPUs are UUIDs, HCAs RDMA names, and
 // HCAIDs their identities in the same order. Class is the longest way from one
-// of the HCAs to the nearest of the GPUs. CDINames are by resource.
+// of the HCAs to the nearest of the GPUs. CDINames is keyed by resource.
 type Binding struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`

@@ -38,7 +38,7 @@ func byAddress(list []machine.PCIFunction) map[string]*machine.PCIFunction {
 
 // vpd is the result of one read of vital product data.
 type vpd struct {
-	// found is by address, kept by address and device: slow to read, fixed
+	// found is keyed by address, kept by address and device: slow to read, fixed
 	// in the adapter.
 	found, kept map[string]sysfs.VPD
 	skipped     []machine.Skipped

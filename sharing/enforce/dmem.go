@@ -129,7 +129,7 @@ func (h *Host) checkRegions(m *machine.Machine, shared func(*machine.GPU) bool) 
 	return nil
 }
 
-// regionEdits have the kernel limit the container's cgroup. Limits are by region, so shares may
+// regionEdits have the kernel limit the container's cgroup. Limits apply to a region, so shares may
 // differ; what a region is short of the kernel moves to the host's memory or rejects, as the
 // GPU's driver has it.
 func (d *dmem) regionEdits(l *Limit) (*cdi.ContainerEdits, error) {

@@ -42,7 +42,7 @@ type Use struct {
 // Unknown is a use of memory or of compute that is not known.
 const Unknown int64 = -1
 
-// over is by how much the container is over its share of memory; below it, less than 0.
+// over is how much memory the container has beyond its share; negative if it has less.
 func (u *Use) over() int64 { return u.Used - u.Share }
 
 // Excess is the kind of a fault that lasts.

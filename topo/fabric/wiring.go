@@ -14,7 +14,7 @@ type wiring struct {
 	members int
 	list    []int
 	joined  bool
-	// rails are by position.
+	// rails is indexed by position.
 	rails []railPorts
 	// most is the largest number of ports of one rail on a leaf.
 	most map[int32]int32

@@ -48,7 +48,7 @@ type Query struct {
 	// Labels are the Node's, if the configuration needs them.
 	Labels map[string]string
 	// Topology is the node's configuration: which sources to use, and where
-	// files and servers are. A source that is not to be used answers nothing
+	// files and servers are. A disabled source answers nothing
 	// and closes what it holds.
 	Topology config.Topology
 	// Leaves lists the switches to report uplinks of, Uplinks the last reported uplinks.

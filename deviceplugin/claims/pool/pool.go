@@ -157,7 +157,7 @@ type builder struct {
 	*inventory.Inventory
 	Pool
 
-	// m is the machine with corrected roles. What follows is by place in its lists; pairs are by GPU.
+	// m is the machine with corrected roles. The slices below are indexed like its lists; pairs is keyed by GPU.
 	m     *machine.Machine
 	pairs map[int]allocate.Member
 	zones []int

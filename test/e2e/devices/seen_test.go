@@ -33,7 +33,7 @@ type report struct {
 	Mounted string            `json:"mounted"`
 	CPUs    []int             `json:"cpus"`
 	Room    map[string]int64  `json:"room"`
-	// Found are by directory.
+	// Found is keyed by directory.
 	Found map[string][]string `json:"found"`
 }
 

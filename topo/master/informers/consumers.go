@@ -41,7 +41,7 @@ type Consumer struct {
 	Created   metav1.Time     `json:"created,omitzero"`
 	// GPUs is the number of whole GPUs.
 	GPUs int32 `json:"gpus,omitempty"`
-	// Shares are by container, as its node bound them.
+	// Shares is keyed by container, as its node bound them.
 	Shares map[string]allocation.Sharing `json:"shares,omitempty"`
 }
 

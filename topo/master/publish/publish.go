@@ -45,7 +45,7 @@ type Options struct {
 	Objects metadata.Interface
 	Raw     rest.Interface
 	Exports Exports
-	// Force takes labels over that another manager holds with another value.
+	// Force takes over labels that another manager set to another value.
 	Force bool
 	// Debounce is the time for changes to gather before a pass; 0 means 1 s.
 	Debounce time.Duration

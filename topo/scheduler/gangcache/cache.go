@@ -190,7 +190,7 @@ func (c *Cache) ReservationsFor(pod *corev1.Pod, back bool) planner.Reservations
 	return c.withHold
 }
 
-// SetSpares takes over what is reserved for the repair of running gangs.
+// SetSpares sets what is reserved for the repair of running gangs.
 func (c *Cache) SetSpares(spares planner.Reservations) {
 	c.mu.Lock()
 	defer c.unlock()

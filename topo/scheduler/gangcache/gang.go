@@ -31,7 +31,7 @@ func APIGroups() []string { return []string{wellknown.PodGroupAPI, wellknown.Pod
 type gangInfo struct {
 	key     types.NamespacedName
 	members map[types.UID]*member
-	// objects are by API group.
+	// objects is keyed by API group.
 	objects map[string]object
 
 	// spec and err are merged from members and objects, unless outdated.

@@ -13,7 +13,7 @@ type Metrics struct {
 	placed               *prometheus.CounterVec
 	// IgnoredAnnotations counts annotations of shares by key.
 	IgnoredAnnotations *prometheus.CounterVec
-	// Plans are by result.
+	// Plans is labeled by result.
 	Plans *prometheus.HistogramVec
 	// Gauges are vectors, since a vector without a value is absent: a waiting replica has no gauges
 	// of gangs and GPUs.

@@ -53,7 +53,7 @@ type Reservation struct {
 	Waiting *Waiting
 }
 
-// Reservations are by node. They are not changed once made.
+// Reservations is keyed by node. A Reservation does not change once made.
 type Reservations map[string][]Reservation
 
 // With returns the reservations and others.
@@ -229,7 +229,7 @@ type Table struct {
 	nodes []*Node
 	at    map[string]int
 	soft  int
-	// rows are by class, labels by label; both in the order of a query's nodes.
+	// rows is keyed by class, labels by label; both are in the order of a query's nodes.
 	rows   map[Key][]count
 	labels map[string][]label
 }

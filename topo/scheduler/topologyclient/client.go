@@ -67,7 +67,7 @@ type Options struct {
 
 // Tree is the last good answer of topo-master.
 type Tree struct {
-	// Groups are not to be changed; nil before the first answer.
+	// Groups must not be changed; nil before the first answer.
 	Groups []v1alpha1.Group
 	// Domains are the NVLink domains that cross the groups; not to be changed.
 	Domains []v1alpha1.Group
