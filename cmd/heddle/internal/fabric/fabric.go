@@ -92,7 +92,7 @@ heddle topo bandwidth shows the results.`,
 	cli.Complete(c, "launcher", measure.MPI, measure.Torchrun)
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		o.program.Args, o.namespace = args, at.API().Given(cluster.System)
+		o.program.Args, o.namespace = args, at.Cluster.Given(cluster.System)
 		if err := o.check(c); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ heddle topo bandwidth shows the results.`,
 				return err
 			}
 		}
-		client, err := at.API().Client()
+		client, err := at.Cluster.Client()
 		if err != nil {
 			return err
 		}
