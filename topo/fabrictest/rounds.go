@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// pairRounds is the number of rounds between ports of the same leaf, each with another partner: each direction of a cable is
-// tested with two.
+// pairRounds is the number of rounds between ports of the same leaf, each with another partner: each direction of a
+// cable is tested with two.
 const pairRounds = 4
 
-// rounds returns the flows of all rounds. In a round no HCA has two flows, and between leaves no leaf. The rounds between
-// leaves, each with another leaf and other ports, have seven flows for each of a leaf's uplinks: they find a slow one in
-// more than 99 of 100 fabrics.
+// rounds returns the flows of all rounds. In a round no HCA has two flows, and between leaves no leaf. The rounds
+// between leaves, each with another leaf and other ports, have seven flows for each of a leaf's uplinks: they find a
+// slow one in more than 99 of 100 fabrics.
 func rounds(ports []Port, uplinks int) (all [][]Flow) {
 	leaves := map[[2]int32]map[string][]int{} // By rail and plane: these ports are tested with each other.
 	var alone []Flow

@@ -18,8 +18,8 @@ type Test struct {
 	gone map[string]bool
 }
 
-// NewTest plans a test of ports on leaves with that many uplinks: each HCA alone first, then pairs on the same leaf, then
-// pairs of leaves.
+// NewTest plans a test of ports on leaves with that many uplinks: each HCA alone first, then pairs on the same leaf,
+// then pairs of leaves.
 func NewTest(ports []Port, uplinks int) *Test {
 	return &Test{Ports: ports, rounds: rounds(ports, uplinks), gone: map[string]bool{}}
 }

@@ -231,8 +231,8 @@ func (t *test) clean(ctx context.Context) error {
 	return nil
 }
 
-// devices returns all GPUs and HCAs of a node, and what else its device plugins offer, and whether pods get shares of its
-// GPUs. Of a resource that several containers share, one container gets each HCA once.
+// devices returns all GPUs and HCAs of a node, and what else its device plugins offer, and whether pods get shares of
+// its GPUs. Of a resource that several containers share, one container gets each HCA once.
 func devices(n *corev1.Node) (out corev1.ResourceList, shared bool) {
 	out = corev1.ResourceList{}
 	for name, count := range n.Status.Allocatable {
