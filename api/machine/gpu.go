@@ -124,13 +124,9 @@ type NVLink struct {
 	MBps *int64 `json:"mbps"`
 }
 
-// LinkErrors are the error counters of one link of a GPU, or of all its links. They are not in a machine, since they
-// change all the time.
-type LinkErrors struct {
-	// Replays, Recoveries and CRC are an NVLink's: repeated transmissions, trainings and CRC errors. Corrected are the
-	// corrected errors of XGMI.
-	Replays, Recoveries, CRC, Corrected int64
-}
+// LinkErrors are the error counters of one link, or of all links of a GPU, by what they count, as in the DegradedLink of
+// a NodeTopology. They are not in a machine, since they change all the time.
+type LinkErrors map[string]int64
 
 // SwitchErrors are the errors (SXids) of a link that the driver of an NVSwitch has reported since it took the switch.
 // They are not in a machine either.

@@ -6,6 +6,7 @@ package nvswitch
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -78,39 +79,6 @@ func (l *Log) Read() map[Link]machine.SwitchErrors {
 	return l.links
 }
 
-func (l *Log) add(line string) {
-	e := parse(line)
-	if e.probed != "" {
-		for link := range l.links {
-			if link.Switch == e.probed {
-				delete(l.links, link)
-			}
-		}
-	}
-	errs, known := l.links[e.link]
-	if e.text == "" || !known && len(l.links) >= maxLinks {
-		return
-	}
-	s := &errs.NonFatal
-	if e.fatal {
-		s = &errs.Fatal
-	}
-	if s.Count++; s.Count == 1 {
-		s.Since = l.boot.Add(e.up)
-	}
-	s.Text = e.text
-	l.links[e.link] = errs
-}
-
-// event is a line of the driver: an error, or that it takes a switch, after a reset too.
-type event struct {
-	up     time.Duration
-	link   Link
-	fatal  bool
-	text   string
-	probed string
-}
-
 // ofDriver matches a record by the kernel itself (priorities from 8 on are of programs): "3,1234,5678901,-;" and the
 // driver's text (NVIDIA/open-gpu-kernel-modules, error_nvswitch.h and linux_nvswitch.c).
 var ofDriver = regexp.MustCompile(`^[0-7],\d+,(\d{1,15}),[^;]*;nvidia-nvswitch\d*: (?:` +
@@ -119,19 +87,31 @@ var ofDriver = regexp.MustCompile(`^[0-7],\d+,(\d{1,15}),[^;]*;nvidia-nvswitch\d
 
 const address = `[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`
 
-// parse returns the zero event for any other line.
-func parse(line string) (e event) {
+// add takes a line of the driver: an error, or that it takes a switch, after a reset too.
+func (l *Log) add(line string) {
 	m := ofDriver.FindStringSubmatch(line)
 	if m == nil {
-		return e
+		return
 	}
-	usec, _ := strconv.ParseInt(m[1], 10, 64)
-	e.up, e.probed = time.Duration(usec)*time.Microsecond, m[7]
-	if m[2] != "" {
-		number, _ := strconv.Atoi(m[5])
-		text := strings.TrimSuffix(strings.TrimSpace(m[6]), " (First)")
-		e.link = Link{m[2], fmt.Sprintf("NVSwitch link %d", number)}
-		e.fatal, e.text = m[4] == "Fatal", m[3]+" "+text[:min(len(text), maxText)]
+	if probed := m[7]; probed != "" {
+		maps.DeleteFunc(l.links, func(link Link, _ machine.SwitchErrors) bool { return link.Switch == probed })
+		return
 	}
-	return e
+	number, _ := strconv.Atoi(m[5])
+	link := Link{m[2], fmt.Sprintf("NVSwitch link %d", number)}
+	errs, known := l.links[link]
+	if !known && len(l.links) >= maxLinks {
+		return
+	}
+	s := &errs.NonFatal
+	if m[4] == "Fatal" {
+		s = &errs.Fatal
+	}
+	if s.Count++; s.Count == 1 {
+		usec, _ := strconv.ParseInt(m[1], 10, 64)
+		s.Since = l.boot.Add(time.Duration(usec) * time.Microsecond)
+	}
+	text := strings.TrimSuffix(strings.TrimSpace(m[6]), " (First)")
+	s.Text = m[3] + " " + text[:min(len(text), maxText)]
+	l.links[link] = errs
 }

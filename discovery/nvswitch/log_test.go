@@ -105,18 +105,22 @@ func TestNoLog(t *testing.T) {
 	l.Resume(Link{}, "", time.Now())
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzAdd(f *testing.F) {
 	for line := range strings.Lines(recorded) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		e := parse(line)
-		if e.text != "" && (e.link.Switch == "" || e.link.Name == "" || e.up < 0) || len(e.text) > 6+maxText {
-			t.Errorf("%+v", e)
-		}
-		for _, r := range e.link.Switch + e.link.Name + e.text + e.probed {
-			if r < ' ' || r > '~' {
-				t.Errorf("%+v", e)
+		l := &Log{links: map[Link]machine.SwitchErrors{}}
+		l.add(line)
+		for link, e := range l.links {
+			text := e.Fatal.Text + e.NonFatal.Text
+			if e.Fatal.Count+e.NonFatal.Count != 1 || link.Switch == "" || link.Name == "" || text == "" || len(text) > 6+maxText {
+				t.Errorf("%v: %+v", link, e)
+			}
+			for _, r := range link.Switch + link.Name + text {
+				if r < ' ' || r > '~' {
+					t.Errorf("%v: %+v", link, e)
+				}
 			}
 		}
 	})

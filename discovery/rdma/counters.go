@@ -20,8 +20,9 @@ type PortID struct {
 	Netdev string
 }
 
-// Traffic is a reading of a port that shows no error.
-type Traffic struct {
+// PortCounters is a reading of a port.
+type PortCounters struct {
+	v1alpha1.Counters
 	// Bytes is counters/port_rcv_data and port_xmit_data, which count in units of four.
 	Bytes int64
 	// TransmitWaits is counters/port_xmit_wait: ticks in which data waited for the other end. Pauses are the
@@ -29,25 +30,10 @@ type Traffic struct {
 	TransmitWaits, Pauses int64
 }
 
-// PortCounters is a reading of a port.
-type PortCounters struct {
-	v1alpha1.Counters
-	Traffic
-}
-
 // CounterScan is a reading of all ports.
 type CounterScan struct {
 	Time  time.Time
 	Ports map[PortID]PortCounters
-}
-
-// Of returns the reading of a port; false without one. A nil scan has none.
-func (s *CounterScan) Of(id PortID) (PortCounters, bool) {
-	if s == nil {
-		return PortCounters{}, false
-	}
-	e, ok := s.Ports[id]
-	return e, ok
 }
 
 // Counters reads the error counters of all ports: those that mean harm to a cable, without the time
@@ -100,12 +86,12 @@ func (c *Counters) Scan() {
 	c.last.Store(&CounterScan{time.Now(), all})
 }
 
-// Last returns the last reading, nil before the first. A nil Counters has none.
-func (c *Counters) Last() *CounterScan {
-	if c == nil {
-		return nil
+// Last returns the last reading, an empty one before the first. A nil Counters has none.
+func (c *Counters) Last() CounterScan {
+	if c == nil || c.last.Load() == nil {
+		return CounterScan{}
 	}
-	return c.last.Load()
+	return *c.last.Load()
 }
 
 // port reads ports/N/counters, and of Ethernet, which these do not count,

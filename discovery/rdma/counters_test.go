@@ -42,7 +42,7 @@ func TestCounters(t *testing.T) {
 	}
 	tree.Bond("bond0", "up", "ens2", "ens3")
 	c := rdma.NewCounters(tree.Sys(), rdma.CountersEvery)
-	if _, ok := c.Last().Of(rdma.PortID{HCA: "mlx5_0", Port: 1}); ok {
+	if _, ok := c.Last().Ports[rdma.PortID{HCA: "mlx5_0", Port: 1}]; ok {
 		t.Error("there are counters before the first scan")
 	}
 	c.Scan()
@@ -50,7 +50,7 @@ func TestCounters(t *testing.T) {
 	want := map[rdma.PortID]rdma.PortCounters{
 		of("mlx5_0", ""): {
 			Counters: v1alpha1.Counters{SymbolErrors: 7, LinkDowns: 2, LinkErrorRecoveries: 1, ReceiveErrors: 9},
-			Traffic:  rdma.Traffic{Bytes: 500, TransmitWaits: 6},
+			Bytes:    500, TransmitWaits: 6,
 		},
 		of("mlx5_1", ""):          {Counters: v1alpha1.Counters{LinkDowns: 4, ICRCErrors: 3, CRCErrors: 8}},
 		of("mlx5_bond_0", "ens2"): {Counters: v1alpha1.Counters{ReceiveErrors: 2, CRCErrors: 20}},

@@ -3,6 +3,7 @@
 package nvidia_test
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,15 +27,21 @@ func TestLinkErrors(t *testing.T) {
 	}
 	n.control.Errors[0].Replays = 6 // After the scan that read them.
 	n.scan(t)
-	want := machine.LinkErrors{Replays: 5, Recoveries: 1, CRC: 1 << 40}
-	for _, w := range []machine.LinkErrors{want, {Replays: 6, Recoveries: 1, CRC: 1 << 40}} {
+	errors := func(replays, recoveries, crc int64) machine.LinkErrors {
+		return machine.LinkErrors{"nvlink-replays": replays, "nvlink-recoveries": recoveries, "nvlink-crc-errors": crc}
+	}
+	for _, want := range []machine.LinkErrors{errors(5, 1, 1<<40), errors(6, 1, 1<<40)} {
 		all := counters.Take()
 		if len(all) != 8 {
 			t.Errorf("%d GPUs", len(all))
 		}
 		for uuid, links := range all {
 			for name, e := range links {
-				if one := uuid == n.control.GPUs[3].UUID && name == "NVLink 17"; len(links) != 18 || one && e != w || !one && e != (machine.LinkErrors{}) {
+				w := errors(0, 0, 0)
+				if uuid == n.control.GPUs[3].UUID && name == "NVLink 17" {
+					w = want
+				}
+				if len(links) != 18 || !maps.Equal(e, w) {
 					t.Errorf("%s %s: %+v of %d links", uuid, name, e, len(links))
 				}
 			}

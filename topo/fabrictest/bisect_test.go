@@ -2,11 +2,14 @@ package fabrictest
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"k8s.io/utils/ptr"
 )
 
 // collective is a simulated collective: its slowest part decides.
@@ -20,18 +23,28 @@ type collective struct {
 	rails      int
 }
 
-func (c *collective) run(r Run) (float64, error) {
-	value := 180 * (1 - 0.01*math.Log2(float64(len(r.Nodes)))) * (1 + 0.05*c.rng.NormFloat64())
-	if r.Rail >= 0 {
+func (c *collective) run(nodes []string, rail *int32) (float64, error) {
+	value := 180 * (1 - 0.01*math.Log2(float64(len(nodes)))) * (1 + 0.05*c.rng.NormFloat64())
+	if rail != nil {
 		value /= float64(c.rails)
 	}
-	if slices.Contains(r.Nodes, c.node) && (c.rail < 0 || r.Rail < 0 || r.Rail == c.rail) {
+	if slices.Contains(nodes, name(c.node)) && (c.rail < 0 || rail == nil || int(*rail) == c.rail) {
 		value *= c.factor
 	}
-	if c.between > 0 && slices.Min(r.Nodes) < c.between && slices.Max(r.Nodes) >= c.between {
+	if at := name(c.between); c.between > 0 && slices.Min(nodes) < at && slices.Max(nodes) >= at {
 		value *= c.factor
 	}
 	return value, nil
+}
+
+func name(node int) string { return fmt.Sprintf("node-%03d", node) }
+
+// names returns the names of n nodes.
+func names(n int) (all []string) {
+	for node := range n {
+		all = append(all, name(node))
+	}
+	return all
 }
 
 func TestBisect(t *testing.T) {
@@ -44,11 +57,11 @@ func TestBisect(t *testing.T) {
 		if seed%2 == 0 {
 			limit = 0.8 * 170
 		}
-		got, err := Bisect(n, 8, limit, c.run)
+		got, err := Bisect(names(n), []int32{0, 1, 2, 3, 4, 5, 6, 7}, limit, c.run)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Slow && slices.Equal(got.Nodes, []int{c.node}) && got.Rail == c.rail {
+		if slices.Equal(got.Nodes, []string{name(c.node)}) && int(ptr.Deref(got.Rail, -1)) == c.rail {
 			named++
 		} else {
 			t.Logf("seed %d: %+v, want node %d rail %d to %.2f, limit %v", seed, got, c.node, c.rail, c.factor, limit)
@@ -69,22 +82,21 @@ func TestBisectOther(t *testing.T) {
 		c     collective
 		n     int
 		limit float64
-		want  []int
-		slow  bool
+		want  []string
 		runs  int
 	}{
 		{name: "healthy", c: collective{node: -1}, n: 16, runs: 3},
 		{name: "healthy with a limit", c: collective{node: -1}, n: 16, limit: 120, runs: 1},
-		{name: "slow everywhere", c: collective{node: -1}, n: 4, limit: 400, slow: true, want: []int{0}, runs: 3},
-		{name: "links between the halves", c: collective{node: -1, between: 4, factor: 0.3}, n: 8, slow: true, runs: 3, want: []int{0, 1, 2, 3, 4, 5, 6, 7}},
-		{name: "two nodes", c: collective{node: 1, rail: -1, factor: 0.3}, n: 2, limit: 120, slow: true, want: []int{0, 1}, runs: 1},
+		{name: "slow everywhere", c: collective{node: -1}, n: 4, limit: 400, want: names(1), runs: 3},
+		{name: "links between the halves", c: collective{node: -1, between: 4, factor: 0.3}, n: 8, runs: 3, want: names(8)},
+		{name: "two nodes", c: collective{node: 1, rail: -1, factor: 0.3}, n: 2, limit: 120, want: names(2), runs: 1},
 		{name: "two nodes without a limit", c: collective{node: 1, rail: -1, factor: 0.3}, n: 2, runs: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.c.rng, tt.c.rails = rand.New(rand.NewPCG(1, 1)), 1
-			got, err := Bisect(tt.n, 1, tt.limit, tt.c.run)
-			if err != nil || got.Slow != tt.slow || !slices.Equal(got.Nodes, tt.want) || got.Runs != tt.runs {
-				t.Errorf("%+v, %v; want slow %v, nodes %v in %d runs", got, err, tt.slow, tt.want, tt.runs)
+			got, err := Bisect(names(tt.n), []int32{0}, tt.limit, tt.c.run)
+			if err != nil || !slices.Equal(got.Nodes, tt.want) || got.Runs != tt.runs {
+				t.Errorf("%+v, %v; want nodes %v in %d runs", got, err, tt.want, tt.runs)
 			}
 		})
 	}
@@ -92,14 +104,14 @@ func TestBisectOther(t *testing.T) {
 
 func TestBisectTwoRails(t *testing.T) {
 	c := collective{rng: rand.New(rand.NewPCG(1, 1)), node: 2, rail: 1, factor: 0.3, rails: 2}
-	if got, err := Bisect(4, 2, 100, c.run); err != nil || !slices.Equal(got.Nodes, []int{2}) || got.Rail != 1 {
+	if got, err := Bisect(names(4), []int32{0, 1}, 100, c.run); err != nil || !slices.Equal(got.Nodes, []string{name(2)}) || ptr.Deref(got.Rail, -1) != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 func TestBisectStops(t *testing.T) {
 	fault := errors.New("the nodes gave way")
-	if _, err := Bisect(8, 1, 0, func(Run) (float64, error) { return 0, fault }); !errors.Is(err, fault) {
+	if _, err := Bisect(names(8), []int32{0}, 0, func([]string, *int32) (float64, error) { return 0, fault }); !errors.Is(err, fault) {
 		t.Errorf("%v", err)
 	}
 }

@@ -46,8 +46,8 @@ type Result struct {
 // Kind is the kind of a place.
 type Kind string
 
-// The kinds, from the smallest place to the largest. Uplinks are all links of a leaf to the switches above it: which
-// of them a flow takes is unknown.
+// The kinds, which sort from the smallest place to the largest. Uplinks are all links of a leaf to the switches above
+// it: which of them a flow takes is unknown.
 const (
 	Cable   Kind = "cable"
 	HCA     Kind = "hca"

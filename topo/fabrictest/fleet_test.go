@@ -77,7 +77,7 @@ func (f *fleet) measure(flow Flow) Result {
 // test runs the test and returns the faults and the number of rounds.
 func (f *fleet) test(t *testing.T) (faults []Fault, rounds int) {
 	t.Helper()
-	test := NewTest(f.ports, DefaultPlan(f.uplinks))
+	test := NewTest(f.ports, f.uplinks)
 	for flows := test.Next(); flows != nil; flows = test.Next() {
 		rounds++
 		var results []Result

@@ -3,6 +3,7 @@ package fabrictest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -173,23 +174,16 @@ func (m *measure) faults(ports []Port) (faults []Fault, left []slowFlow) {
 }
 
 // most returns the places with the highest count, of these the smallest.
-func most(counts map[Place]int) (places []Place) {
-	for p, n := range counts {
-		c := 1
-		if len(places) > 0 {
-			c = cmp.Or(cmp.Compare(n, counts[places[0]]), cmp.Compare(rank(places[0].Kind), rank(p.Kind)))
-		}
-		if c > 0 {
-			places = places[:0]
-		}
-		if c >= 0 {
-			places = append(places, p)
-		}
-	}
-	slices.SortFunc(places, func(a, b Place) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Leaf, b.Leaf))
+func most(counts map[Place]int) []Place {
+	places := slices.SortedFunc(maps.Keys(counts), func(a, b Place) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Port, b.Port),
+			cmp.Compare(a.Leaf, b.Leaf))
 	})
-	return places
+	n := 0
+	for n < len(places) && counts[places[n]] == counts[places[0]] && places[n].Kind == places[0].Kind {
+		n++
+	}
+	return places[:n]
 }
 
 // counts returns how many of the flows each place explains that no good flow clears. Uplinks explain flows that nothing
@@ -219,9 +213,6 @@ func counts(ports []Port, flows []slowFlow, cleared map[step]bool) map[Place]int
 	}
 	return out
 }
-
-// rank orders kinds from the smallest place to the largest.
-func rank(k Kind) int { return slices.Index([]Kind{Cable, HCA, Leaf, Uplinks}, k) }
 
 // fault describes the places that explain some slow flows, with the worst of them.
 func (m *measure) fault(ports []Port, places []Place, slow []slowFlow) Fault {

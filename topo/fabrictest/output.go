@@ -6,20 +6,8 @@ import (
 	"strings"
 )
 
-// perftestColumn returns the column of the value below a header of perftest, -1 if it has none.
-func perftestColumn(header string) (column int) {
-	column = -1
-	for heading, at := range map[string]int{"BW average[Gb/sec]": 3, "t_typical[usec]": 4, "t_avg[usec]": 2} {
-		if strings.Contains(header, heading) {
-			column = max(column, at)
-		}
-	}
-	return column
-}
-
 // ParsePerftest reads the output of a program of perftest: the average bandwidth in Gb/s of one that ran with
-// --report_gbits, or the typical latency, or of a run by duration the average one, in microseconds. Of several sizes
-// the last one counts.
+// --report_gbits, or the typical latency in microseconds. Of several sizes the last one counts.
 func ParsePerftest(output string) (float64, error) {
 	column, value := -1, ""
 	for line := range strings.Lines(output) {
@@ -28,7 +16,12 @@ func ParsePerftest(output string) (float64, error) {
 			continue
 		}
 		if fields[0] == "#bytes" {
-			if column = perftestColumn(line); column < 0 {
+			switch {
+			case strings.Contains(line, "BW average[Gb/sec]"):
+				column = 3
+			case strings.Contains(line, "t_typical[usec]"):
+				column = 4
+			default:
 				return 0, fmt.Errorf("unsupported columns of perftest: %s", strings.TrimSpace(line))
 			}
 		} else if _, err := strconv.ParseUint(fields[0], 10, 64); err == nil && column >= 0 && len(fields) > column {
@@ -61,12 +54,10 @@ type Size struct {
 	Bytes int64
 	// Busbw is the bus bandwidth in GB/s, the better of out of place and in place.
 	Busbw float64
-	// Wrong is the number of wrong values; 0 if they were not checked.
-	Wrong int64
 }
 
 // ParseCollective reads the output of a program of nccl-tests, such as all_reduce_perf: a line for each size. Lines of
-// other programs between them are skipped.
+// other programs between them are skipped. Wrong values are an error.
 func ParseCollective(output string) (sizes []Size, err error) {
 	// What a line has after size, count and type: all_reduce_perf the operation and the root, sendrecv_perf too.
 	const before, columns = 5, 4
@@ -87,8 +78,8 @@ func ParseCollective(output string) (sizes []Size, err error) {
 				return nil, fmt.Errorf("size %d: busbw: %w", bytes, err)
 			}
 			s.Busbw = max(s.Busbw, busbw)
-			if wrong, err := strconv.ParseInt(fields[at+3], 10, 64); err == nil { // Else N/A.
-				s.Wrong += wrong
+			if wrong, err := strconv.ParseInt(fields[at+3], 10, 64); err == nil && wrong > 0 { // Else N/A.
+				return nil, fmt.Errorf("%d wrong values at size %d", wrong, bytes)
 			}
 		}
 		sizes = append(sizes, s)

@@ -14,38 +14,59 @@ import (
 // maxResults is how many results of a port are kept, as in NodeTopology.
 const maxResults = 10
 
-// Record adds a test's results of a node's ports to the ones that its NodeTopology has.
-func (t *Test) Record(tests []v1alpha1.LinkTest, node, versions string, at metav1.Time) []v1alpha1.LinkTest {
-	tests = slices.Clone(tests)
-	gbps, latency := t.medians()
+// Results returns the result of each port; the time is zero of one that was not measured. Values are medians of the
+// port's flows with other ports, or with itself without any.
+func (t *Test) Results(at metav1.Time) []v1alpha1.LinkResult {
+	flows := make([][]Result, len(t.Ports))
+	for _, r := range t.best() {
+		flows[r.From] = append(flows[r.From], r)
+		if r.To != r.From {
+			flows[r.To] = append(flows[r.To], r)
+		}
+	}
 	faults, _ := t.Faults()
+	out := make([]v1alpha1.LinkResult, len(t.Ports))
 	for i := range t.Ports {
-		p := &t.Ports[i]
-		measured := func(r Result) bool { return (r.From == i || r.To == i) && r.Gone == "" }
-		if p.Node != node || !slices.ContainsFunc(t.results, measured) {
+		if len(flows[i]) == 0 {
 			continue
 		}
-		result := v1alpha1.LinkResult{
-			Time: at, Gbps: whole(gbps[i]), ExpectedGbps: whole(p.Gbps),
-			LatencyNanoseconds: whole(latency[i] * 1000), Versions: versions,
+		good := slices.DeleteFunc(flows[i], func(r Result) bool { return r.Failure != "" })
+		if paired := func(r Result) bool { return r.From != r.To }; slices.ContainsFunc(good, paired) {
+			good = slices.DeleteFunc(good, func(r Result) bool { return !paired(r) })
 		}
+		r := &out[i]
+		r.Time, r.ExpectedGbps = at, whole(t.Ports[i].Gbps)
+		r.Gbps = whole(median(good, func(r Result) float64 { return r.Gbps }))
+		r.LatencyNanoseconds = whole(1000 * median(good, func(r Result) float64 { return r.Latency }))
 		for j := range faults {
-			if f := &faults[j]; f.concerns(p, i) && result.Fault == "" {
-				result.Fault, result.What, result.Value, result.Limit = string(f.Kind), f.What, f.Value, f.Limit
+			if f := &faults[j]; r.Fault == "" && f.concerns(&t.Ports[i], i) {
+				r.Fault, r.What, r.Value, r.Limit = string(f.Kind), f.What, f.Value, f.Limit
 			}
 		}
-		entry := v1alpha1.LinkTest{HCA: p.HCA, ID: p.ID, Port: p.Number, Netdev: p.Netdev}
-		find := func(o v1alpha1.LinkTest) bool { return o.ID == p.ID && o.Port == p.Number && o.Netdev == p.Netdev }
-		if at := slices.IndexFunc(tests, find); at >= 0 {
-			entry.Results = tests[at].Results
-			tests = slices.Delete(tests, at, at+1)
-		}
-		entry.Results = append([]v1alpha1.LinkResult{result}, entry.Results[:min(len(entry.Results), maxResults-1)]...)
-		tests = append(tests, entry)
 	}
-	slices.SortFunc(tests, func(a, b v1alpha1.LinkTest) int {
+	return out
+}
+
+// median returns the lower median, 0 of nothing.
+func median(flows []Result, value func(Result) float64) float64 {
+	if len(flows) == 0 {
+		return 0
+	}
+	slices.SortFunc(flows, func(a, b Result) int { return cmp.Compare(value(a), value(b)) })
+	return value(flows[(len(flows)-1)/2])
+}
+
+// Record adds the result of a port to the ones that its node's NodeTopology has.
+func Record(tests []v1alpha1.LinkTest, p *Port, result *v1alpha1.LinkResult) []v1alpha1.LinkTest {
+	entry := v1alpha1.LinkTest{HCA: p.HCA, ID: p.ID, Port: p.Number, Netdev: p.Netdev}
+	at, known := slices.BinarySearchFunc(tests, entry, func(a, b v1alpha1.LinkTest) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Port, b.Port), strings.Compare(a.Netdev, b.Netdev))
 	})
+	if !known {
+		tests = slices.Insert(tests, at, entry)
+	}
+	old := tests[at].Results
+	tests[at].Results = append([]v1alpha1.LinkResult{*result}, old[:min(len(old), maxResults-1)]...)
 	return tests
 }
 

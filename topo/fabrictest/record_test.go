@@ -18,7 +18,7 @@ func slowCable(slow bool) *Test {
 	for _, node := range []string{"a", "b", "c"} {
 		ports = append(ports, Port{Node: node, HCA: "mlx5_0", ID: "0", Number: 1, Leaf: "s", Gbps: 388})
 	}
-	t := NewTest(ports, DefaultPlan(1))
+	t := NewTest(ports, 1)
 	for flows := t.Next(); flows != nil; flows = t.Next() {
 		var results []Result
 		for _, f := range flows {
@@ -33,11 +33,16 @@ func slowCable(slow bool) *Test {
 	return t
 }
 
+// record adds the results of node c to others.
+func record(t *Test, tests []v1alpha1.LinkTest, at metav1.Time) []v1alpha1.LinkTest {
+	return Record(tests, &t.Ports[2], &t.Results(at)[2])
+}
+
 func TestRecord(t *testing.T) {
 	old := v1alpha1.LinkTest{HCA: "mlx5_9", ID: "9", Port: 1, Results: []v1alpha1.LinkResult{{Time: minute(1), Gbps: 1}}}
-	tests := slowCable(true).Record([]v1alpha1.LinkTest{old}, "c", "perftest 6.10", minute(2))
+	tests := record(slowCable(true), []v1alpha1.LinkTest{old}, minute(2))
 	want := []v1alpha1.LinkTest{{HCA: "mlx5_0", ID: "0", Port: 1, Results: []v1alpha1.LinkResult{{
-		Time: minute(2), Gbps: 40, ExpectedGbps: 388, LatencyNanoseconds: 2000, Versions: "perftest 6.10",
+		Time: minute(2), Gbps: 40, ExpectedGbps: 388, LatencyNanoseconds: 2000,
 		Fault: "cable", What: "bandwidth", Value: "40 Gb/s", Limit: "304 Gb/s",
 	}}}, old}
 	if diff := cmp.Diff(want, tests); diff != "" {
@@ -59,7 +64,7 @@ func TestRecord(t *testing.T) {
 		t.Error("a link that changed before the test")
 	}
 	for i := range 12 {
-		tests = slowCable(false).Record(tests, "c", "", minute(4+i))
+		tests = record(slowCable(false), tests, minute(4+i))
 	}
 	if got := tests[0].Results; len(got) != 10 || got[0].Time != minute(15) || got[0].Fault != "" || len(tests[1].Results) != 1 {
 		t.Errorf("after twelve more tests: %+v", tests)
@@ -72,7 +77,7 @@ func TestRecord(t *testing.T) {
 // TestFailuresAndLatency names a port whose flows fail, and one with a high latency.
 func TestFailuresAndLatency(t *testing.T) {
 	f := newFleet(8, 2, 2, 1)
-	test := NewTest(f.ports, DefaultPlan(2))
+	test := NewTest(f.ports, 2)
 	for flows := test.Next(); flows != nil; flows = test.Next() {
 		var results []Result
 		for _, flow := range flows {
@@ -104,7 +109,7 @@ func TestFailuresAndLatency(t *testing.T) {
 func TestSlowEverywhere(t *testing.T) {
 	run := func(nodes int, slow func(Flow) bool) []Fault {
 		f := newFleet(nodes, 1, 1, 1)
-		test := NewTest(f.ports, Plan{Pairs: 4})
+		test := NewTest(f.ports, 0)
 		for flows := test.Next(); flows != nil; flows = test.Next() {
 			var results []Result
 			for _, flow := range flows {

@@ -1,65 +1,47 @@
 package fabrictest
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 )
 
-// Plan has the number of rounds of each sort.
-type Plan struct {
-	// Pairs is the number of rounds between ports of the same leaf, each with another partner.
-	Pairs int
-	// Across is the number of rounds between leaves, each with another leaf and other ports.
-	Across int
-}
+// pairRounds is the number of rounds between ports of the same leaf, each with another partner: each direction of a
+// cable is tested with two.
+const pairRounds = 4
 
-// DefaultPlan tests each direction of a cable with two partners, and with seven flows for each of a leaf's uplinks
-// finds a slow one in more than 99 of 100 fabrics.
-func DefaultPlan(uplinks int) Plan { return Plan{Pairs: 4, Across: 7 * uplinks} }
-
-// rail identifies the ports that are tested with each other: they have one rail and plane.
-type rail struct{ rail, plane int32 }
-
-// rounds returns the flows of all rounds. In a round no HCA has two flows, and between leaves no leaf.
-func rounds(ports []Port, plan Plan) (all [][]Flow) {
-	leaves := map[rail]map[string][]int{}
+// rounds returns the flows of all rounds. In a round no HCA has two flows, and between leaves no leaf. The rounds
+// between leaves, each with another leaf and other ports, have seven flows for each of a leaf's uplinks: they find a
+// slow one in more than 99 of 100 fabrics.
+func rounds(ports []Port, uplinks int) (all [][]Flow) {
+	leaves := map[[2]int32]map[string][]int{} // By rail and plane: these ports are tested with each other.
 	var alone []Flow
 	for i := range ports {
 		p := &ports[i]
-		of := rail{p.Rail, p.Plane}
-		if leaves[of] == nil {
-			leaves[of] = map[string][]int{}
+		rail := [2]int32{p.Rail, p.Plane}
+		if leaves[rail] == nil {
+			leaves[rail] = map[string][]int{}
 		}
-		leaves[of][p.Leaf] = append(leaves[of][p.Leaf], i)
+		leaves[rail][p.Leaf] = append(leaves[rail][p.Leaf], i)
 		alone = append(alone, Flow{i, i})
 	}
+	rails := slices.SortedFunc(maps.Keys(leaves), func(a, b [2]int32) int { return slices.Compare(a[:], b[:]) })
 	all = apart(ports, alone)
-	for k := range plan.Pairs {
+	for round := range pairRounds + 7*uplinks {
 		var flows []Flow
-		for _, of := range sorted(leaves) {
-			for _, leaf := range slices.Sorted(maps.Keys(leaves[of])) {
-				for _, pair := range circle(leaves[of][leaf], k) {
+		for _, rail := range rails {
+			if round >= pairRounds {
+				flows = append(flows, across(leaves[rail], round-pairRounds)...)
+				continue
+			}
+			for _, leaf := range slices.Sorted(maps.Keys(leaves[rail])) {
+				for _, pair := range circle(leaves[rail][leaf], round) {
 					flows = append(flows, Flow{pair[0], pair[1]})
 				}
 			}
 		}
 		all = append(all, apart(ports, flows)...)
 	}
-	for k := range plan.Across {
-		var flows []Flow
-		for _, of := range sorted(leaves) {
-			flows = append(flows, across(leaves[of], k)...)
-		}
-		all = append(all, apart(ports, flows)...)
-	}
 	return all
-}
-
-func sorted(leaves map[rail]map[string][]int) []rail {
-	return slices.SortedFunc(maps.Keys(leaves), func(a, b rail) int {
-		return cmp.Or(cmp.Compare(a.rail, b.rail), cmp.Compare(a.plane, b.plane))
-	})
 }
 
 // circle pairs members as in a tournament: in each of the first rounds with another partner, every second round in the

@@ -18,9 +18,10 @@ type Test struct {
 	gone map[string]bool
 }
 
-// NewTest plans a test of ports: each HCA alone first, then pairs on the same leaf, then pairs of leaves.
-func NewTest(ports []Port, plan Plan) *Test {
-	return &Test{Ports: ports, rounds: rounds(ports, plan), gone: map[string]bool{}}
+// NewTest plans a test of ports on leaves with that many uplinks: each HCA alone first, then pairs on the same leaf,
+// then pairs of leaves.
+func NewTest(ports []Port, uplinks int) *Test {
+	return &Test{Ports: ports, rounds: rounds(ports, uplinks), gone: map[string]bool{}}
 }
 
 // Left returns the number of rounds that are planned; slow flows add some.
@@ -88,33 +89,4 @@ func (t *Test) best() (all []Result) {
 		}
 	}
 	return all
-}
-
-// medians returns the median bandwidth and latency of each port's flows with other ports, or with itself without any; 0
-// if nothing was measured.
-func (t *Test) medians() (gbps, latency []float64) {
-	g, l := make([][]float64, len(t.Ports)), make([][]float64, len(t.Ports))
-	best := t.best()
-	for _, self := range []bool{false, true} {
-		for _, r := range best {
-			for _, i := range []int{r.From, r.To} {
-				if (r.From == r.To) == self && r.Failure == "" && (!self || len(g[i]) == 0) {
-					g[i], l[i] = append(g[i], r.Gbps), append(l[i], r.Latency)
-				}
-			}
-		}
-	}
-	for i := range t.Ports {
-		gbps, latency = append(gbps, median(g[i])), append(latency, median(l[i]))
-	}
-	return gbps, latency
-}
-
-// median returns the lower median, 0 of nothing.
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	values = slices.Sorted(slices.Values(values))
-	return values[(len(values)-1)/2]
 }

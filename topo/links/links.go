@@ -38,11 +38,10 @@ type Reading struct {
 	Active bool
 	// RateGbps is the link's, in 10^9 bits a second; 0 if unknown.
 	RateGbps int32
-	// Counters has the port's errors, GPU the errors of a link between GPUs, and Switch those of a link of an NVSwitch,
-	// which is known from its first error on; each is absent for other links.
-	Counters *v1alpha1.Counters
-	GPU      *machine.LinkErrors
-	Switch   *machine.SwitchErrors
+	// Errors has the errors of a port or of a link between GPUs, Switch those of a link of an NVSwitch, which is known from
+	// its first error on; each is absent for other links.
+	Errors machine.LinkErrors
+	Switch *machine.SwitchErrors
 	// Bytes is the number of bytes that the port, or all ports of the device, have moved in both directions.
 	Bytes int64
 	// PCIe is the link between the device and the port above it, absent for a port.

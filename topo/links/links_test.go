@@ -22,7 +22,7 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // port is a reading of a port with counters.
 func port(c v1alpha1.Counters) links.Reading {
 	end := links.End{HCA: "mlx5_3", ID: "0000:5e:00.0", Port: 1}
-	return links.Reading{End: end, Active: true, RateGbps: 400, Counters: &c}
+	return links.Reading{End: end, Active: true, RateGbps: 400, Errors: links.PortErrors(&c)}
 }
 
 // slot is a reading of a PCIe link.
@@ -54,9 +54,10 @@ func each(count func(n int64) v1alpha1.Counters, counts ...int64) (all []links.R
 }
 
 // nvlinks are readings of a link of a GPU.
-func nvlinks(count func(n int64) machine.LinkErrors, counts ...int64) (all []links.Reading) {
+func nvlinks(what string, counts ...int64) (all []links.Reading) {
 	for _, n := range counts {
-		all = append(all, links.Reading{End: links.End{ID: "GPU-1", Link: "NVLink 3"}, GPU: new(count(n))})
+		end := links.End{ID: "GPU-1", Link: "NVLink 3"}
+		all = append(all, links.Reading{End: end, Errors: machine.LinkErrors{what: n}})
 	}
 	return all
 }
@@ -114,11 +115,11 @@ func TestFindings(t *testing.T) {
 		{
 			"uncorrected errors", each(func(n int64) v1alpha1.Counters { return v1alpha1.Counters{FECErrors: n} }, 0, 200, 400, 600), "...!",
 		},
-		{"CRC errors of an NVLink at DCGM's limit", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{CRC: n} }, 0, 3e4, 6e4, 9e4, 12e4), "....."},
-		{"above it", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{CRC: n} }, 0, 4e4, 8e4, 12e4), "...!"},
-		{"replays of an NVLink", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{Replays: n} }, 1, 2, 2, 3, 3, 4), ".....!"},
-		{"recoveries of an NVLink", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{Recoveries: n} }, 9, 9, 10, 11, 0, 1), "......"},
-		{"corrected errors of XGMI", nvlinks(func(n int64) machine.LinkErrors { return machine.LinkErrors{Corrected: n} }, 0, 1, 2, 3), "...!"},
+		{"CRC errors of an NVLink at DCGM's limit", nvlinks("nvlink-crc-errors", 0, 3e4, 6e4, 9e4, 12e4), "....."},
+		{"above it", nvlinks("nvlink-crc-errors", 0, 4e4, 8e4, 12e4), "...!"},
+		{"replays of an NVLink", nvlinks("nvlink-replays", 1, 2, 2, 3, 3, 4), ".....!"},
+		{"recoveries of an NVLink", nvlinks("nvlink-recoveries", 9, 9, 10, 11, 0, 1), "......"},
+		{"corrected errors of XGMI", nvlinks("xgmi-errors", 0, 1, 2, 3), "...!"},
 		{"a narrow PCIe link", []links.Reading{slot(32, 8, 0), slot(32, 8, 0), slot(32, 8, 0), slot(32, 16, 0), slot(32, 16, 0), slot(32, 16, 0)}, "..!!!."},
 		{"an idle device saves power", []links.Reading{slot(2.5, 16, 0), slot(2.5, 16, 0), slot(2.5, 16, 1e9), slot(2.5, 16, 2e9)}, "...."},
 		{"a busy one does not", []links.Reading{slot(16, 16, 0), slot(16, 16, 1e12), slot(16, 16, 2e12), slot(16, 16, 3e12), slot(2.5, 16, 3e12)}, "...!!"},
@@ -230,7 +231,6 @@ func TestHealthyPortsNeverAlarm(t *testing.T) {
 			}
 			c.SymbolErrors = min(c.SymbolErrors, 65535)
 			readings[j] = port(*c)
-			readings[j].Counters = new(*c)
 			readings[j].Port = int32(j)
 		}
 		tracker.Add(start.Add(time.Duration(i)*every), readings)
@@ -268,7 +268,7 @@ func FuzzTracker(f *testing.F) {
 			case 3: // The port is gone.
 				tracker.Add(at, nil)
 				known, total, results = false, 0, results+"g"
-				r.Counters = nil
+				r.Errors = nil
 			default:
 				if total+errors >= 65535 {
 					return
@@ -284,11 +284,11 @@ func FuzzTracker(f *testing.F) {
 					results += "g"
 				}
 			}
-			if r.Counters != nil {
+			if r.Errors != nil {
 				if !known && !finding {
 					results = ""
 				}
-				r.Counters.SymbolErrors = total
+				r.Errors["symbol-errors"] = total
 				tracker.Add(at, []links.Reading{r})
 				known = true
 			}

@@ -16,9 +16,6 @@ type rule struct {
 	what, source string
 	// need of the last of readings must be bad for a finding, and the last clear readings good to end it.
 	need, of, clear int
-	// count is the counter of an error of a port, gpu of one of a link of a GPU; both are nil for a state.
-	count func(*v1alpha1.Counters) int64
-	gpu   func(*machine.LinkErrors) int64
 	// rate is the most errors in a second, 0 for a limit by bit.
 	rate float64
 	// most is where the counter stops, by the kernel's PortCounters (drivers/infiniband/core/sysfs.c); 0 for a counter
@@ -68,37 +65,35 @@ const busy = 0.001
 
 // rules returns all rules. Errors of packets are errors of at least one bit each.
 func rules() []rule {
-	ratio := func(what, source string, most int64, count func(*v1alpha1.Counters) int64) rule {
-		return rule{what: what, source: source, need: 3, of: 3, clear: 6, most: most, count: count}
+	ratio := func(what, source string, most int64) rule {
+		return rule{what: what, source: source, need: 3, of: 3, clear: 6, most: most}
 	}
-	event := func(what string, most int64, count func(*v1alpha1.Counters) int64) rule {
-		return rule{
-			what: what, source: ours, need: maxEvents + 1, of: 12, clear: 12, most: most, count: count, events: true,
-		}
+	event := func(what string, most int64) rule {
+		return rule{what: what, source: ours, need: maxEvents + 1, of: 12, clear: 12, most: most, events: true}
 	}
-	link := func(what string, count func(*machine.LinkErrors) int64) rule {
-		r := event(what, 0, nil)
-		r.gpu = count
-		return r
-	}
-	crc := ratio("nvlink-crc-errors", dcgm, 0, nil)
-	crc.rate, crc.gpu = 100, func(e *machine.LinkErrors) int64 { return e.CRC }
+	crc := ratio("nvlink-crc-errors", dcgm, 0)
+	crc.rate = 100
 	return []rule{
-		crc,
-		link("nvlink-replays", func(e *machine.LinkErrors) int64 { return e.Replays }),
-		link("nvlink-recoveries", func(e *machine.LinkErrors) int64 { return e.Recoveries }),
-		link("xgmi-errors", func(e *machine.LinkErrors) int64 { return e.Corrected }),
-		ratio("symbol-errors", ibta, 1<<16-1, func(c *v1alpha1.Counters) int64 { return c.SymbolErrors }),
-		ratio("receive-errors", ibta, 1<<16-1, func(c *v1alpha1.Counters) int64 { return c.ReceiveErrors }),
-		ratio("icrc-errors", ieee, 0, func(c *v1alpha1.Counters) int64 { return c.ICRCErrors }),
-		ratio("crc-errors", ieee, 0, func(c *v1alpha1.Counters) int64 { return c.CRCErrors }),
-		ratio("fec-errors", ieee, 0, func(c *v1alpha1.Counters) int64 { return c.FECErrors }),
-		event("link-downs", 1<<8-1, func(c *v1alpha1.Counters) int64 { return c.LinkDowns }),
-		event("link-error-recoveries", 1<<8-1, func(c *v1alpha1.Counters) int64 { return c.LinkErrorRecoveries }),
+		crc, event("nvlink-replays", 0), event("nvlink-recoveries", 0), event("xgmi-errors", 0),
+		ratio("symbol-errors", ibta, 1<<16-1), ratio("receive-errors", ibta, 1<<16-1),
+		ratio("icrc-errors", ieee, 0), ratio("crc-errors", ieee, 0), ratio("fec-errors", ieee, 0),
+		event("link-downs", 1<<8-1), event("link-error-recoveries", 1<<8-1),
 		{what: pcieWidth, source: pcie, need: 3, of: 3, clear: 3},
 		{what: pcieSpeed, source: pcie, need: 3, of: 3, clear: 3},
 		{what: FatalSXid, source: driver, need: 1, of: 1, clear: 1},
-		event(nonFatalSXid, 0, nil),
+		event(nonFatalSXid, 0),
+	}
+}
+
+// PortErrors returns the errors in the counters of a port, nil without any.
+func PortErrors(c *v1alpha1.Counters) machine.LinkErrors {
+	if c == nil {
+		return nil
+	}
+	return machine.LinkErrors{
+		"symbol-errors": c.SymbolErrors, "receive-errors": c.ReceiveErrors, "icrc-errors": c.ICRCErrors,
+		"crc-errors": c.CRCErrors, "fec-errors": c.FECErrors, "link-downs": c.LinkDowns,
+		"link-error-recoveries": c.LinkErrorRecoveries,
 	}
 }
 
@@ -128,23 +123,12 @@ func (s *sample) evidence(h *history) string {
 	return s.value
 }
 
-// total returns the counter of a rule in a reading; false if the reading does not have it.
-func (r *rule) total(in *Reading) (int64, bool) {
-	switch {
-	case r.count != nil && in.Counters != nil:
-		return r.count(in.Counters), true
-	case r.gpu != nil && in.GPU != nil:
-		return r.gpu(in.GPU), true
-	}
-	return 0, false
-}
-
 // samples judges a reading by the one before, taken some time earlier; known is false for the first of an end.
 func samples(now, was *Reading, known bool, since time.Duration) (all []sample) {
 	if now.Switch != nil {
 		return switchSamples(now.Switch, was.Switch)
 	}
-	if now.Counters == nil && now.GPU == nil {
+	if now.Errors == nil {
 		return pcieSamples(now, was, known, since)
 	}
 	if !known || since <= 0 {
@@ -153,8 +137,8 @@ func samples(now, was *Reading, known bool, since time.Duration) (all []sample) 
 	list := rules()
 	for i := range list {
 		r := &list[i]
-		before, had := r.total(was)
-		total, has := r.total(now)
+		before, had := was.Errors[r.what]
+		total, has := now.Errors[r.what]
 		if !had || !has {
 			continue
 		}
@@ -239,8 +223,9 @@ func stateLevel(isBad bool) level {
 
 // Full names the counters that have stopped at their highest value and show nothing until they are cleared.
 func Full(c *v1alpha1.Counters) (names []string) {
+	all := PortErrors(c)
 	for _, r := range rules() {
-		if r.most > 0 && r.count(c) == r.most {
+		if r.most > 0 && all[r.what] == r.most {
 			names = append(names, r.what)
 		}
 	}

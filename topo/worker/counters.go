@@ -30,7 +30,7 @@ func (in *input) counted(r *v1alpha1.Rail) *v1alpha1.Counters {
 			due = false
 		}
 	}
-	reading, ok := in.counters.Of(portID(r))
+	reading, ok := in.counters.Ports[portID(r)]
 	now := reading.Counters
 	var was v1alpha1.Counters
 	if before != nil {

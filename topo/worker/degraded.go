@@ -22,12 +22,13 @@ func (w *Worker) followLinks(in *input) []v1alpha1.DegradedLink {
 			}
 		}
 	}
-	if now := in.counters; now != nil && now != w.scan {
-		in.far = in.farCounters()
+	if now := in.counters; !now.Time.Equal(w.scan.Time) {
+		w.far = in.farCounters()
+		in.far = w.far
 		readings := in.readings()
 		for uuid, all := range w.LinkCounters.Take() {
 			for link, e := range all {
-				readings = append(readings, links.Reading{End: links.End{ID: uuid, Link: link}, GPU: &e})
+				readings = append(readings, links.Reading{End: links.End{ID: uuid, Link: link}, Errors: e})
 			}
 		}
 		for of, e := range w.Switches.Read() {
@@ -35,7 +36,7 @@ func (w *Worker) followLinks(in *input) []v1alpha1.DegradedLink {
 		}
 		w.links.Add(now.Time, readings)
 		w.Metrics.congestion(w.scan, now)
-		w.scan, w.far = now, in.far
+		w.scan = now
 	}
 	in.far = w.far
 	found := w.links.Findings()
@@ -66,13 +67,13 @@ func (in *input) readings() (all []links.Reading) {
 			Active: r.LinkState == v1alpha1.LinkActive, RateGbps: r.RateGbps,
 		}
 		device := devices[r.ID]
-		if c, ok := in.counters.Of(portID(r)); ok {
-			one.Counters, device.Bytes = &c.Counters, device.Bytes+c.Bytes
+		if c, ok := in.counters.Ports[portID(r)]; ok {
+			one.Errors, device.Bytes = links.PortErrors(&c.Counters), device.Bytes+c.Bytes
 			all = append(all, one)
 		}
 		// Behind a link that is down, no switch can be asked: that tells nothing.
 		if far := in.far[keyOf(r)]; far != nil || r.LinkLayer == machine.InfiniBand && !one.Active {
-			one.Side, one.Counters = v1alpha1.SwitchEnd, far
+			one.Side, one.Errors = v1alpha1.SwitchEnd, links.PortErrors(far)
 			all = append(all, one)
 		}
 		device.End, device.RateGbps = links.End{HCA: r.HCA, ID: r.ID}, max(device.RateGbps, r.RateGbps)
@@ -120,7 +121,7 @@ func (in *input) full(r *v1alpha1.Rail, skip func(name, reason string)) {
 			skip(name, strings.Join(names, ", ")+": the counter has stopped at its highest value; perfquery -R clears it")
 		}
 	}
-	if c, ok := in.counters.Of(portID(r)); ok {
+	if c, ok := in.counters.Ports[portID(r)]; ok {
 		note(name, &c.Counters)
 	}
 	if far := in.far[keyOf(r)]; far != nil {

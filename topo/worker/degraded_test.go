@@ -158,7 +158,7 @@ func TestDegradedLinkOfAGPU(t *testing.T) {
 		b.Counters = rdma.NewCounters(t.TempDir(), rdma.CountersEvery)
 		b.LinkCounters = gpu.NewLinkCounters()
 		read := func(errors int64) []v1alpha1.DegradedLink {
-			b.LinkCounters.Put("GPU-1", map[string]machine.LinkErrors{"NVLink 3": {CRC: errors}, "NVLink 4": {}})
+			b.LinkCounters.Put("GPU-1", map[string]machine.LinkErrors{"NVLink 3": {"nvlink-crc-errors": errors}, "NVLink 4": {}})
 			b.Counters.Scan()
 			b.round(t)
 			if !b.LinkCounters.Due("GPU-1") {

@@ -108,10 +108,10 @@ func (m *Metrics) degradedLinks(found []v1alpha1.DegradedLink) {
 }
 
 // congestion shows what a port waited between two readings.
-func (m *Metrics) congestion(was, now *rdma.CounterScan) {
+func (m *Metrics) congestion(was, now rdma.CounterScan) {
 	m.traffic.Reset()
 	for id, c := range now.Ports {
-		b, ok := was.Of(id)
+		b, ok := was.Ports[id]
 		if !ok {
 			continue
 		}

@@ -65,8 +65,8 @@ type input struct {
 	before *v1alpha1.NodeTopologySpec
 	// now is the time of the pass.
 	now time.Time
-	// counters are nil where ports are replayed.
-	counters *rdma.CounterScan
+	// counters are empty where ports are replayed.
+	counters rdma.CounterScan
 	// far are the counters of the switches' ports in the same reading.
 	far map[PortKey]*v1alpha1.Counters
 	// degraded are the links that are degraded.

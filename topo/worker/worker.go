@@ -74,9 +74,9 @@ type Worker struct {
 	labels  map[string]string
 	// labelsAt is the time when labels were read.
 	labelsAt time.Time
-	// links follows the readings of counters, scan is the last one; nil before the first.
+	// links follows the readings of counters, scan is the last one.
 	links *links.Tracker
-	scan  *rdma.CounterScan
+	scan  rdma.CounterScan
 	// far are the counters of the switches' ports in the last reading.
 	far map[PortKey]*v1alpha1.Counters
 }
@@ -171,10 +171,7 @@ func (w *Worker) Pass(ctx context.Context, c *config.NodeConfig) v1alpha1.NodeTo
 	defer cancel()
 	q := Query{
 		Node: w.NodeName, Ports: in.ports, Topology: c.Topology, Leaves: w.state.leaves, Uplinks: w.memory.Uplinks,
-		Labels: w.labels,
-	}
-	if in.counters != nil {
-		q.Counted = in.counters.Time
+		Labels: w.labels, Counted: in.counters.Time,
 	}
 	w.pending = false
 	for _, s := range w.Sources {

@@ -107,7 +107,7 @@ func (l *Library) linkErrors(dir string) map[string]machine.LinkErrors {
 	if err != nil || n > math.MaxInt64 {
 		return nil
 	}
-	return map[string]machine.LinkErrors{"XGMI": {Corrected: int64(n)}}
+	return map[string]machine.LinkErrors{"XGMI": {"xgmi-errors": int64(n)}}
 }
 
 // identity returns "GPU-" and unique_id as ROCm writes it (ROCR_VISIBLE_DEVICES takes

@@ -196,7 +196,7 @@ func TestLinkErrors(t *testing.T) {
 	h := host.New(host.Options{SysfsRoot: r.Sys(), DevRoot: r.Dev(), ProcRoot: r.Proc(), LinkCounters: counters})
 	m := h.Scan(t.Context())
 	want := map[string]map[string]machine.LinkErrors{
-		m.GPUs[0].UUID: {"XGMI": {Corrected: 12}}, m.GPUs[1].UUID: nil,
+		m.GPUs[0].UUID: {"XGMI": {"xgmi-errors": 12}}, m.GPUs[1].UUID: nil,
 	}
 	if diff := cmp.Diff(want, counters.Take()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

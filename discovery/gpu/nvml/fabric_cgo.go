@@ -210,13 +210,14 @@ func linkSpeed(device nvml.Device) (int64, error) {
 // linkErrors reads the error counters of links by one call. Blackwell and later count recoveries by another field and
 // have no replays. A link without any counter is left out.
 func linkErrors(device nvml.Device, active []int) map[string]machine.LinkErrors {
-	fields := []uint32{
-		nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY, nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY, nvml.FI_DEV_NVLINK_ERROR_DL_CRC,
-		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+	fields := map[uint32]string{
+		nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY: "nvlink-replays", nvml.FI_DEV_NVLINK_ERROR_DL_CRC: "nvlink-crc-errors",
+		nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY:          "nvlink-recoveries",
+		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS: "nvlink-recoveries",
 	}
 	var values []nvml.FieldValue
 	for _, i := range active {
-		for _, field := range fields {
+		for field := range fields {
 			values = append(values, nvml.FieldValue{FieldId: field, ScopeId: uint32(i)}) //nolint:gosec // A few.
 		}
 	}
@@ -229,17 +230,11 @@ func linkErrors(device nvml.Device, active []int) map[string]machine.LinkErrors 
 		if !ok {
 			continue
 		}
-		link := fmt.Sprintf("NVLink %d", v.ScopeId)
-		e := all[link]
-		switch v.FieldId {
-		case nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY:
-			e.Replays = n
-		case nvml.FI_DEV_NVLINK_ERROR_DL_CRC:
-			e.CRC = n
-		default:
-			e.Recoveries = max(e.Recoveries, n)
+		link, what := fmt.Sprintf("NVLink %d", v.ScopeId), fields[v.FieldId]
+		if all[link] == nil {
+			all[link] = machine.LinkErrors{}
 		}
-		all[link] = e
+		all[link][what] = max(all[link][what], n)
 	}
 	return all
 }

@@ -263,7 +263,7 @@ func TestLinkErrors(t *testing.T) {
 		}
 		return nvml.SUCCESS
 	}
-	want := map[string]machine.LinkErrors{"NVLink 0": {Recoveries: 7}, "NVLink 1": {CRC: 9}}
+	want := map[string]machine.LinkErrors{"NVLink 0": {"nvlink-recoveries": 7}, "NVLink 1": {"nvlink-crc-errors": 9}}
 	if diff := cmp.Diff(want, linkErrors(d, []int{0, 1, 2, 3})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

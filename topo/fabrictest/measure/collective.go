@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,20 +31,18 @@ type Collective struct {
 	Args     []string
 	// Ranks is the number of ranks of each node.
 	Ranks int
-	Env   []string
 }
 
 // masterPort is the port of torch.distributed's first rank.
 const masterPort = 29500
 
 // Collective runs a collective on nodes and returns the bus bandwidth of its largest size, in GB/s.
-func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes, env []string) (float64, error) {
-	env = append(env, c.Env...)
+func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes []string) (float64, error) {
 	run := n.mpirun
 	if c.Launcher == Torchrun {
 		run = n.torchrun
 	}
-	output, err := run(ctx, c, nodes, env)
+	output, err := run(ctx, c, nodes)
 	var sizes []fabrictest.Size
 	if err == nil {
 		sizes, err = fabrictest.ParseCollective(output)
@@ -56,11 +53,6 @@ func (n *Nodes) Collective(ctx context.Context, c *Collective, nodes, env []stri
 			err = fmt.Errorf("node %s: %w", node, ErrGone)
 		}
 		return 0, err
-	}
-	for _, s := range sizes {
-		if s.Wrong > 0 {
-			return 0, fmt.Errorf("%d wrong values at size %d", s.Wrong, s.Bytes)
-		}
 	}
 	return sizes[len(sizes)-1].Busbw, nil
 }
@@ -73,7 +65,7 @@ const rsh = "heddle-rsh"
 const maxLine = 1 << 20
 
 // mpirun starts ranks from the first node.
-func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) (output string, err error) {
+func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes []string) (output string, err error) {
 	hosts, byHost := make([]string, len(nodes)), map[string]string{}
 	for i, node := range nodes {
 		hosts[i], byHost[n.Hosts[node]] = n.Hosts[node]+":"+strconv.Itoa(c.Ranks), node
@@ -81,9 +73,6 @@ func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) 
 	args := []string{
 		"mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", "echo " + rsh, "--mca", "plm_rsh_no_tree_spawn", "1",
 		"--host", strings.Join(hosts, ","), "-np", strconv.Itoa(len(nodes) * c.Ranks), "--bind-to", "none",
-	}
-	for _, variable := range env {
-		args = append(args, "-x", variable)
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	printed, out := io.Pipe()
@@ -112,7 +101,7 @@ func (n *Nodes) mpirun(ctx context.Context, c *Collective, nodes, env []string) 
 }
 
 // torchrun runs the command on all nodes; the first one prints.
-func (n *Nodes) torchrun(ctx context.Context, c *Collective, nodes, env []string) (output string, err error) {
+func (n *Nodes) torchrun(ctx context.Context, c *Collective, nodes []string) (output string, err error) {
 	all, ctx := errgroup.WithContext(ctx) // The others would wait for one that fails.
 	for i, node := range nodes {
 		args := []string{"env"}
@@ -123,7 +112,7 @@ func (n *Nodes) torchrun(ctx context.Context, c *Collective, nodes, env []string
 			args = append(args, variable+"="+value, "PET_"+variable+"="+value)
 		}
 		all.Go(func() error {
-			out, err := n.Run(ctx, node, slices.Concat(args, env, c.Args))
+			out, err := n.Run(ctx, node, append(args, c.Args...))
 			if i == 0 {
 				output = out
 			}

@@ -40,6 +40,8 @@ const (
 	basePort, ports = 18600, 10000
 	// limit is the time of one program of perftest beside the measurement itself.
 	limit = 30 * time.Second
+	// latency is the program that measures a latency.
+	latency = "ib_read_lat"
 	// retry is the time between two attempts of a client whose server does not listen yet.
 	retry = 200 * time.Millisecond
 )
@@ -47,7 +49,10 @@ const (
 // Round measures flows at the same time: the bandwidth of all, and then the latency.
 func (n *Nodes) Round(ctx context.Context, ports []fabrictest.Port, flows []fabrictest.Flow) []fabrictest.Result {
 	results := make([]fabrictest.Result, len(flows))
-	for _, program := range []string{"ib_write_bw", "ib_read_lat"} {
+	for _, program := range [][]string{
+		{"ib_write_bw", "-D", strconv.Itoa(n.Seconds), "--report_gbits", "-s", "65536"},
+		{latency, "-n", strconv.Itoa(n.Iterations), "-s", "8"},
+	} {
 		var all sync.WaitGroup
 		for i, f := range flows {
 			r := &results[i]
@@ -62,23 +67,19 @@ func (n *Nodes) Round(ctx context.Context, ports []fabrictest.Port, flows []fabr
 }
 
 // flow measures one flow by one program.
-func (n *Nodes) flow(ctx context.Context, from, to *fabrictest.Port, program string, r *fabrictest.Result) {
-	args := []string{program, "-D", strconv.Itoa(n.Seconds), "--report_gbits", "-s", "65536"}
-	if program == "ib_read_lat" {
-		args = []string{program, "-n", strconv.Itoa(n.Iterations), "-s", "8"}
-	}
-	output, err := n.perftest(ctx, from, to, slices.Concat(args, n.Args))
+func (n *Nodes) flow(ctx context.Context, from, to *fabrictest.Port, program []string, r *fabrictest.Result) {
+	output, err := n.perftest(ctx, from, to, slices.Concat(program, n.Args))
 	value := 0.0
 	if err == nil {
 		value, err = fabrictest.ParsePerftest(output)
 	}
 	switch {
 	case err != nil:
-		r.Failure, r.Gone = program+": "+err.Error(), n.gone(ctx, []string{"true"}, from.Node, to.Node)
-	case program == "ib_read_lat":
+		r.Failure, r.Gone = program[0]+": "+err.Error(), n.gone(ctx, []string{"true"}, from.Node, to.Node)
+	case program[0] == latency:
 		r.Latency = value
 	case value == 0: // By duration, perftest succeeds without a single write.
-		r.Failure = program + ": no data arrived"
+		r.Failure = program[0] + ": no data arrived"
 	default:
 		r.Gbps = value
 	}

@@ -32,32 +32,21 @@ type Answer struct {
 	Incomplete bool               `json:"incomplete,omitempty"`
 	Faults     []fabrictest.Fault `json:"faults"`
 	// Unexplained are slow flows whose every part works in others.
-	Unexplained []string    `json:"unexplained,omitempty"`
-	Collective  *Collective `json:"collective,omitempty"`
+	Unexplained []string            `json:"unexplained,omitempty"`
+	Collective  *fabrictest.Outcome `json:"collective,omitempty"`
 }
 
-// Collective is the result of a collective.
-type Collective struct {
-	// GBps is the bus bandwidth of all nodes, Best the best of a run, in GB/s.
-	GBps float64 `json:"gbps"`
-	Best float64 `json:"best"`
-	Runs int     `json:"runs"`
-	// Slow has the slow node, or nodes between which it is slow; empty if it is not slow or everywhere.
-	Slow []string `json:"slow,omitempty"`
-	// Rail is the slow rail of the node.
-	Rail *int32 `json:"rail,omitempty"`
-}
-
-func (c *Collective) fault(limit float64) fabrictest.Fault {
+// slowest is the fault of a slow collective.
+func slowest(c *fabrictest.Outcome, limit float64) fabrictest.Fault {
 	f := fabrictest.Fault{
-		Kind: "node", Where: c.Slow, What: "collective", Value: fmt.Sprintf("%.1f GB/s", c.GBps), Flows: c.Runs,
+		Kind: "node", Where: c.Nodes, What: "collective", Value: fmt.Sprintf("%.1f GB/s", c.Whole), Flows: c.Runs,
 		Limit: fmt.Sprintf("%.1f GB/s", cmp.Or(limit, fabrictest.MinBandwidth*c.Best)),
 	}
 	switch {
 	case c.Rail != nil:
-		f.Kind, f.Where = fabrictest.HCA, []string{fmt.Sprintf("%s rail %d", c.Slow[0], *c.Rail)}
-	case len(c.Slow) > 1:
-		f.Kind, f.Where = "links", []string{"between the halves of " + cli.First(c.Slow, 4, ", ")}
+		f.Kind, f.Where = fabrictest.HCA, []string{fmt.Sprintf("%s rail %d", c.Nodes[0], *c.Rail)}
+	case len(c.Nodes) > 1:
+		f.Kind, f.Where = "links", []string{"between the halves of " + cli.First(c.Nodes, 4, ", ")}
 	}
 	return f
 }
@@ -68,7 +57,7 @@ func (t *test) plan() *Answer {
 	for _, n := range t.nodes {
 		ports = append(ports, n.ports...)
 	}
-	pairs := fabrictest.NewTest(ports, fabrictest.DefaultPlan(t.o.uplinks))
+	pairs := fabrictest.NewTest(ports, t.o.uplinks)
 	t.answer.add(pairs)
 	t.answer.Rounds, t.answer.Seconds = pairs.Left(), pairs.Left()*(t.o.seconds+1)
 	return &t.answer
@@ -112,7 +101,7 @@ func (a *Answer) text() string {
 		fmt.Fprintf(&b, "Not tested: %s: %s\n", node, a.Skipped[node])
 	}
 	if c := a.Collective; c != nil {
-		fmt.Fprintf(&b, "Collective: %.1f GB/s on all nodes, %s.\n", c.GBps, cli.Count(c.Runs, "run"))
+		fmt.Fprintf(&b, "Collective: %.1f GB/s on all nodes, %s.\n", c.Whole, cli.Count(c.Runs, "run"))
 	}
 	if a.Incomplete {
 		b.WriteString("The test ended before the last round: see --max-duration.\n")
@@ -125,19 +114,25 @@ func (a *Answer) text() string {
 // write adds the results to the NodeTopologies, and labels the Nodes if that was asked for.
 func (t *test) write(ctx context.Context, pairs *fabrictest.Test) error {
 	at := metav1.NewTime(time.Now().UTC().Truncate(time.Second))
+	results := pairs.Results(at)
 	var faults []error
 	for _, n := range t.nodes {
-		tests := pairs.Record(n.tests, n.name, n.versions, at)
 		least := int32(-1) // Of the ports that were measured.
-		for i := range tests {
-			if r := &tests[i].Results[0]; r.Time.Equal(&at) && (least < 0 || r.Gbps < least) {
+		for i := range pairs.Ports {
+			p, r := &pairs.Ports[i], &results[i]
+			if p.Node != n.name || r.Time.IsZero() {
+				continue
+			}
+			r.Versions = n.versions
+			n.tests = fabrictest.Record(n.tests, p, r)
+			if least < 0 || r.Gbps < least {
 				least = r.Gbps
 			}
 		}
 		if least < 0 {
 			continue
 		}
-		status := map[string]any{"status": map[string]any{"tests": tests}}
+		status := map[string]any{"status": map[string]any{"tests": n.tests}}
 		err := t.patch(ctx, nodeTopologies+"/"+n.name+"/status", status)
 		if err == nil && t.o.label {
 			err = t.patch(ctx, "/api/v1/nodes/"+n.name, map[string]any{"metadata": map[string]any{"labels": map[string]string{

@@ -40,7 +40,6 @@ type options struct {
 	maxDuration                        time.Duration
 	dryRun, label                      bool
 	limit                              float64
-	railEnv                            string
 	// program is the collective: its arguments are the command after --.
 	program measure.Collective
 }
@@ -86,13 +85,10 @@ heddle topo bandwidth shows the results.`,
 	f.StringVar(&o.program.Launcher, "launcher", measure.MPI, "`launcher` of the collective: mpi, torchrun")
 	f.IntVar(&o.program.Ranks, "ranks", 8, "`number` of ranks of the collective on each node")
 	f.Float64Var(&o.limit, "limit", 0, "least bus bandwidth of the collective in `GB/s`; default 80 % of its best run")
-	f.StringVar(&o.railEnv, "rail-env", "NCCL_IB_HCA==%s",
-		"`variable` that restricts the collective to a rail; %s is the HCA")
-	f.StringSliceVar(&o.program.Env, "env", nil, "`variables` of the collective, comma-separated, such as NCCL_DEBUG=INFO")
 	cli.Complete(c, "launcher", measure.MPI, measure.Torchrun)
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		o.program.Args, o.namespace = args, at.API().Given(cluster.System)
+		o.program.Args, o.namespace = args, at.Cluster.Given(cluster.System)
 		if err := o.check(c); err != nil {
 			return err
 		}
@@ -102,7 +98,7 @@ heddle topo bandwidth shows the results.`,
 				return err
 			}
 		}
-		client, err := at.API().Client()
+		client, err := at.Cluster.Client()
 		if err != nil {
 			return err
 		}
@@ -126,8 +122,6 @@ func (o *options) check(c *cobra.Command) error {
 		return cli.UsageErrorf(c, "invalid --launcher %q: want mpi or torchrun", o.program.Launcher)
 	case o.seconds < 1 || o.uplinks < 1 || o.program.Ranks < 1 || o.maxDuration < time.Second:
 		return cli.UsageErrorf(c, "--seconds, --uplinks, --ranks and --max-duration must be at least 1")
-	case strings.Count(o.railEnv, "%s") != 1:
-		return cli.UsageErrorf(c, "invalid --rail-env %q: want a variable with one %%s", o.railEnv)
 	}
 	return nil
 }
@@ -211,7 +205,7 @@ func (t *test) measure(ctx context.Context, on *measure.Nodes) error {
 			ports = append(ports, n.ports...)
 		}
 	}
-	pairs := fabrictest.NewTest(ports, fabrictest.DefaultPlan(t.o.uplinks))
+	pairs := fabrictest.NewTest(ports, t.o.uplinks)
 	for flows := pairs.Next(); flows != nil; flows = pairs.Next() {
 		t.note("measuring %s, %s left", cli.Count(len(flows), "flow"), cli.Count(pairs.Left(), "round"))
 		results := on.Round(ctx, ports, flows)
@@ -247,42 +241,45 @@ func (t *test) collective(ctx context.Context, on *measure.Nodes) error {
 	if len(t.nodes) < 2 {
 		return errors.New("a collective needs at least two nodes")
 	}
-	rails := t.nodes[0].rails()
-	outcome, err := fabrictest.Bisect(len(t.nodes), len(rails), t.o.limit, func(r fabrictest.Run) (float64, error) {
-		what := t.o.program.Args[0]
-		var names, env, hcas []string
-		for _, i := range r.Nodes {
-			names = append(names, t.nodes[i].name)
-			if r.Rail >= 0 {
-				hcas = append(hcas, t.nodes[i].hcas(rails[r.Rail])...)
-			}
+	var all []string
+	for _, n := range t.nodes {
+		all = append(all, n.name)
+	}
+	run := func(names []string, rail *int32) (float64, error) {
+		program, what := t.o.program, t.o.program.Args[0]
+		if rail != nil {
+			what += fmt.Sprintf(" by rail %d", *rail)
+			program.Args = slices.Concat([]string{"env", "NCCL_IB_HCA==" + t.hcas(names, *rail)}, program.Args)
 		}
-		if r.Rail >= 0 {
-			slices.Sort(hcas)
-			env = []string{fmt.Sprintf(t.o.railEnv, strings.Join(slices.Compact(hcas), ","))}
-			what += fmt.Sprintf(" by rail %d", rails[r.Rail])
-		}
-		busbw, err := on.Collective(ctx, &t.o.program, names, env)
+		busbw, err := on.Collective(ctx, &program, names)
 		t.note("%s on %s: %.1f GB/s", what, cli.First(names, 4, ", "), busbw)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, measure.ErrGone) {
 			t.note("%s", cli.Printable(err.Error()))
 			return 0, nil // A collective that fails is slow.
 		}
 		return busbw, err
-	})
+	}
+	outcome, err := fabrictest.Bisect(all, t.nodes[0].rails(), t.o.limit, run)
 	if err != nil {
 		return err
 	}
-	c := &Collective{GBps: outcome.Whole, Best: outcome.Best, Runs: outcome.Runs}
-	for _, i := range outcome.Nodes {
-		c.Slow = append(c.Slow, t.nodes[i].name)
-	}
-	if outcome.Rail >= 0 {
-		c.Rail = new(rails[outcome.Rail])
-	}
-	t.answer.Collective = c
-	if outcome.Slow {
-		t.answer.Faults = append(t.answer.Faults, c.fault(t.o.limit))
+	t.answer.Collective = &outcome
+	if len(outcome.Nodes) > 0 {
+		t.answer.Faults = append(t.answer.Faults, slowest(&outcome, t.o.limit))
 	}
 	return nil
+}
+
+// hcas returns the HCAs of a rail of some nodes, comma-separated.
+func (t *test) hcas(names []string, rail int32) string {
+	var all []string
+	for _, n := range t.nodes {
+		for i := range n.ports {
+			if n.ports[i].Rail == rail && slices.Contains(names, n.name) {
+				all = append(all, n.ports[i].HCA)
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ",")
 }

@@ -32,7 +32,6 @@ func TestUsage(t *testing.T) {
 		"--image is required":               {"--nodes", "a"},
 		`invalid --launcher "slurm"`:        {"--nodes", "a", "--image", "x", "--launcher", "slurm"},
 		"must be at least 1":                {"--nodes", "a", "--image", "x", "--seconds", "0"},
-		`invalid --rail-env "NCCL_IB_HCA"`:  {"--nodes", "a", "--image", "x", "--rail-env", "NCCL_IB_HCA"},
 		"no API server to ask: give --kube": {"--nodes", "a", "--image", "x", "--kubeconfig", ""},
 	} {
 		_, _, err := clitest.Run(t, NewCommand(), append([]string{"test"}, args...)...)
@@ -58,17 +57,20 @@ func TestDevices(t *testing.T) {
 			"rdma/ib", 8, "hugepages-2Mi", 5, "attachable-volumes.kubernetes.io/x", 9)},
 	}
 	want := list("nvidia.com/gpu", 8, "rdma/shared", 8, "rdma/ib", 8)
-	got := devices(node)
-	if len(got) != len(want) {
-		t.Errorf("devices %v", got)
+	got, shared := devices(node)
+	if len(got) != len(want) || shared {
+		t.Errorf("devices %v, shared %t", got, shared)
 	}
 	for name, n := range want {
 		if have := got[name]; have.Cmp(n) != 0 {
 			t.Errorf("%s: %s, want %s", name, have.String(), n.String())
 		}
 	}
-	if isShared(node.Status.Allocatable) || !isShared(list("nvidia.com/sgpu", 3)) || isShared(list("nvidia.com/sgpu", 0)) {
-		t.Error("shares")
+	for count, want := range []bool{false, true} {
+		node.Status.Allocatable = list("nvidia.com/sgpu", count)
+		if _, shared := devices(node); shared != want {
+			t.Errorf("%d shares: %t", count, shared)
+		}
 	}
 }
 
@@ -164,7 +166,7 @@ func TestPorts(t *testing.T) {
 	if diff := cmp.Diff(want, n.ports); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]int32{0, 2}, n.rails()); diff != "" || n.hcas(2)[0] != "mlx5_3" {
+	if diff := cmp.Diff([]int32{0, 2}, n.rails()); diff != "" || (&test{nodes: []*node{n}}).hcas([]string{"a"}, 2) != "mlx5_3" {
 		t.Errorf("rails (-want +got):\n%s", diff)
 	}
 	n.read("hca mlx5_0 16 28.41.1000 16.0 GT/s PCIe \nhca mlx5_3 8 28.41.1000 8.0 GT/s PCIe \nVersion: 6.10\nnoise\nhca mlx5_9\n")
@@ -195,7 +197,7 @@ func TestCollective(t *testing.T) {
 	c := testCommand()
 	c.SetErr(t.Output())
 	program := measure.Collective{Launcher: measure.MPI, Ranks: 8, Args: []string{"all_reduce_perf"}}
-	run := newTest(c, &options{railEnv: "NCCL_IB_HCA==%s", program: program}, nil)
+	run := newTest(c, &options{program: program}, nil)
 	for _, name := range []string{"a", "b", "c", "d"} {
 		n := &node{name: name, ports: []fabrictest.Port{{HCA: "mlx5_0"}, {HCA: "mlx5_3", Rail: 1}}}
 		if name == "c" {
@@ -206,14 +208,14 @@ func TestCollective(t *testing.T) {
 	if err := run.collective(t.Context(), on); err != nil {
 		t.Fatal(err)
 	}
-	want := &Collective{GBps: 20, Best: 100, Runs: 6, Slow: []string{"c"}, Rail: new(int32(1))}
+	want := &fabrictest.Outcome{Whole: 20, Best: 100, Runs: 6, Nodes: []string{"c"}, Rail: new(int32(1))}
 	if diff := cmp.Diff(want, run.answer.Collective); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
 	if got := run.answer.Faults; len(got) != 1 || got[0].Where[0] != "c rail 1" || got[0].Limit != "80.0 GB/s" {
 		t.Errorf("faults %+v", got)
 	}
-	const last = "a: host-a:8,host-c:8 -np 16 --bind-to none -x NCCL_IB_HCA==mlx5_3,mlx5_7 all_reduce_perf"
+	const last = "a: host-a:8,host-c:8 -np 16 --bind-to none env NCCL_IB_HCA==mlx5_3,mlx5_7 all_reduce_perf"
 	if got := m.runs[len(m.runs)-1]; got != last {
 		t.Errorf("the last run %q, want %q", got, last)
 	}

@@ -47,12 +47,14 @@ func (t *test) read(ctx context.Context) error {
 			return err
 		}
 		r := &reports.Items[at]
-		n := &node{name: name, group: r.Status.Leaf, tests: r.Status.Tests, devices: devices(object)}
+		n := &node{name: name, group: r.Status.Leaf, tests: r.Status.Tests}
+		var shared bool
+		n.devices, shared = devices(object)
 		n.add(r.Spec.Rails)
 		switch {
 		case len(n.ports) == 0:
 			return fmt.Errorf("node %s: no active port in the fabric", name)
-		case isShared(object.Status.Allocatable):
+		case shared:
 			t.skip(name, "its GPUs are shared")
 		default:
 			t.nodes = append(t.nodes, n)
@@ -88,16 +90,6 @@ func (n *node) rails() (all []int32) {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-// hcas returns the HCAs of a rail.
-func (n *node) hcas(rail int32) (all []string) {
-	for i := range n.ports {
-		if n.ports[i].Rail == rail {
-			all = append(all, n.ports[i].HCA)
-		}
-	}
-	return all
 }
 
 // probeScript prints a line for each HCA, and the version of perftest. It fails without perftest.

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -118,17 +119,14 @@ func (t *test) start(ctx context.Context) error {
 		}
 		t.pods[n.name] = pod
 	}
-	for end := time.Now().Add(startTimeout); ; {
-		all, err := t.look(ctx, time.Now().After(end))
-		if all || err != nil {
-			return err
-		}
-		select {
-		case <-time.After(poll):
-		case <-ctx.Done():
-			return fmt.Errorf("start pods: %w", ctx.Err())
-		}
+	end := time.Now().Add(startTimeout)
+	err := wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
+		return t.look(ctx, time.Now().After(end))
+	})
+	if err != nil {
+		return fmt.Errorf("start pods: %w", err)
 	}
+	return nil
 }
 
 // look reads the state of the pods, deletes those that cannot run, and reports whether all others run.
@@ -233,23 +231,14 @@ func (t *test) clean(ctx context.Context) error {
 	return nil
 }
 
-// isShared reports whether pods get shares of a node's GPUs.
-func isShared(list corev1.ResourceList) bool {
-	for resource, n := range list {
-		if strings.HasSuffix(string(resource), "/sgpu") && !n.IsZero() {
-			return true
-		}
-	}
-	return false
-}
-
-// devices returns all GPUs and HCAs of a node, and what else its device plugins offer. Of a resource that several
-// containers share, one container gets each HCA once.
-func devices(n *corev1.Node) corev1.ResourceList {
-	out := corev1.ResourceList{}
+// devices returns all GPUs and HCAs of a node, and what else its device plugins offer, and whether pods get shares of
+// its GPUs. Of a resource that several containers share, one container gets each HCA once.
+func devices(n *corev1.Node) (out corev1.ResourceList, shared bool) {
+	out = corev1.ResourceList{}
 	for name, count := range n.Status.Allocatable {
 		if strings.Contains(string(name), "/") && !strings.Contains(string(name), "kubernetes.io/") && !count.IsZero() {
 			out[name] = count
+			shared = shared || strings.HasSuffix(string(name), "/sgpu")
 		}
 	}
 	if hcas, err := allocation.ParseHCACounts(n.Annotations[wellknown.HCACounts]); err == nil {
@@ -259,5 +248,5 @@ func devices(n *corev1.Node) corev1.ResourceList {
 			}
 		}
 	}
-	return out
+	return out, shared
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-func bandwidthCommand(at *master) *cobra.Command {
+func bandwidthCommand(at *Master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "bandwidth [GROUP]", Args: cobra.MaximumNArgs(1),
 		Short: "Show what fabric tests measured; exit code 1 if a port is slow",

@@ -29,10 +29,11 @@ const app = "heddle-topo-master"
 // timeout bounds a request to --topo-master.
 const timeout = 30 * time.Second
 
-// master is the flags that name where topo-master is and, for one with
+// Master is the flags that name where topo-master is and, for one with
 // --tls-dir and --authenticate, how to ask it.
-type master struct {
-	cluster                       cluster.Flags
+type Master struct {
+	// Cluster is the flags of the API server.
+	Cluster                       cluster.Flags
 	server                        string
 	tokenFile, caFile, serverName string
 	// client reaches topo-master below a path, directly or through the API server, once it is found; name is for
@@ -41,19 +42,19 @@ type master struct {
 	base, name string
 }
 
-// register adds the flags to a command and to those below it. `heddle options` shows them.
-func (m *master) register(c *cobra.Command) {
+// Register adds the flags to a command and to those below it. `heddle options` shows them.
+func (m *Master) Register(c *cobra.Command) {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	m.visible(set)
 	set.VisitAll(func(flag *pflag.Flag) { flag.Hidden = true })
 	c.PersistentFlags().AddFlagSet(set)
-	m.cluster.Register(c)
+	m.Cluster.Register(c)
 }
 
 // RegisterVisible adds the flags of topo-master to a set, for help.
-func RegisterVisible(set *pflag.FlagSet) { new(master).visible(set) }
+func RegisterVisible(set *pflag.FlagSet) { new(Master).visible(set) }
 
-func (m *master) visible(set *pflag.FlagSet) {
+func (m *Master) visible(set *pflag.FlagSet) {
 	set.StringVar(&m.server, "topo-master", "",
 		"`URL` of topo-master, such as http://10.0.0.7:9001; default: its Service, through the API server")
 	set.StringVar(&m.tokenFile, "token-file", "", "`file` with a bearer token for --topo-master")
@@ -62,18 +63,9 @@ func (m *master) visible(set *pflag.FlagSet) {
 		"`name` in --topo-master's certificate, if it is asked at another address, such as a forwarded port")
 }
 
-// Master finds topo-master by the flags of a command of another package.
-type Master struct{ at master }
-
-// Register adds the flags of topo-master and of the API server to a command.
-func (m *Master) Register(c *cobra.Command) { m.at.register(c) }
-
-// API returns the flags of the API server.
-func (m *Master) API() *cluster.Flags { return &m.at.cluster }
-
 // Group returns the names of the nodes of a group that have ports in the fabric.
 func (m *Master) Group(c *cobra.Command, name string) (nodes []string, err error) {
-	list, err := read[snapshot.PortList](c, &m.at, "/v1/ports", "group", name)
+	list, err := read[snapshot.PortList](c, m, "/v1/ports", "group", name)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +81,7 @@ func (m *Master) Group(c *cobra.Command, name string) (nodes []string, err error
 }
 
 // get asks topo-master, which it finds first, with a parameter and its value if any.
-func (m *master) get(c *cobra.Command, path string, parameter ...string) ([]byte, error) {
+func (m *Master) get(c *cobra.Command, path string, parameter ...string) ([]byte, error) {
 	if m.client == nil {
 		if err := m.find(c); err != nil {
 			return nil, err
@@ -110,7 +102,7 @@ func (m *master) get(c *cobra.Command, path string, parameter ...string) ([]byte
 }
 
 // explain returns the error of an answer that is not 200.
-func (m *master) explain(s *metav1.Status, err error) error {
+func (m *Master) explain(s *metav1.Status, err error) error {
 	if m.server == "" {
 		hint := ""
 		if s.Code == http.StatusUnauthorized {
@@ -127,7 +119,7 @@ func (m *master) explain(s *metav1.Status, err error) error {
 }
 
 // find finds topo-master. An error of the command line names the command.
-func (m *master) find(c *cobra.Command) error {
+func (m *Master) find(c *cobra.Command) error {
 	secret := m.tokenFile+m.caFile+m.serverName != ""
 	if m.server == "" && secret {
 		return cli.UsageErrorf(c, "--token-file, --ca-file and --tls-server-name are for --topo-master: "+
@@ -143,7 +135,7 @@ func (m *master) find(c *cobra.Command) error {
 		}
 		return m.direct()
 	}
-	api, err := m.cluster.Client()
+	api, err := m.Cluster.Client()
 	if err != nil {
 		return err
 	}
@@ -151,7 +143,7 @@ func (m *master) find(c *cobra.Command) error {
 }
 
 // direct asks only that server: a token is not for where a redirect leads.
-func (m *master) direct() error {
+func (m *Master) direct() error {
 	config := &rest.Config{
 		Host: m.server, BearerTokenFile: m.tokenFile, Timeout: timeout,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: m.caFile, ServerName: m.serverName},
@@ -170,7 +162,7 @@ func (m *master) direct() error {
 }
 
 // service finds topo-master's Service by its label.
-func (m *master) service(ctx context.Context, api rest.Interface) error {
+func (m *Master) service(ctx context.Context, api rest.Interface) error {
 	list, err := cluster.Read[corev1.ServiceList](ctx, api.Get().Resource("services").
 		Param("labelSelector", cluster.AppLabel+"="+app), "Services")
 	if err != nil {

@@ -19,7 +19,7 @@ type miscabled struct {
 	Ignored  []snapshot.Ignored `json:"ignored,omitempty"`
 }
 
-func miscabledCommand(at *master) *cobra.Command {
+func miscabledCommand(at *Master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "miscabled", Args: cobra.NoArgs,
 		Short: "Show every port with a wrong cable; exit code 1 if any",

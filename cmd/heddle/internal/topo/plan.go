@@ -18,7 +18,7 @@ import (
 
 // NewPlanCommand returns `heddle plan`.
 func NewPlanCommand() *cobra.Command {
-	m := &master{}
+	m := &Master{}
 	file := ""
 	c := &cobra.Command{
 		Use: "plan -f FILE", Short: "Show whether a job would fit, where, or about when", Args: cobra.NoArgs,
@@ -39,12 +39,12 @@ The exit code is 0 if all pods fit now, 1 if not, and 2 if that is not known.`,
 		Example: `  heddle plan -f job.yaml
   kubectl kustomize . | heddle plan -f - -o json`,
 	}
-	m.register(c)
+	m.Register(c)
 	c.Flags().StringVarP(&file, "filename", "f", "", "the manifest; - reads the standard input")
 	_ = c.MarkFlagRequired("filename")
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		namespace, err := m.cluster.Namespace()
+		namespace, err := m.Cluster.Namespace()
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ type suspectPlace struct {
 	Next string `json:"next"`
 }
 
-func suspectsCommand(at *master) *cobra.Command {
+func suspectsCommand(at *Master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "suspects", Args: cobra.NoArgs,
 		Short: "Show where gangs fail or cables are bad; exit code 1 if any",

@@ -20,7 +20,7 @@ import (
 // NewCommand makes `heddle topo`; without a command below it, it is `heddle
 // topo tree`.
 func NewCommand() *cobra.Command {
-	var at master
+	var at Master
 	c := treeCommand(&at)
 	c.Use, c.Short = "topo", "Show where the cables of the cluster go, and where gangs run"
 	c.Long = `Show where the cables of the cluster go, and where gangs run.
@@ -29,13 +29,13 @@ heddle-topo-master answers, through the API server's service proxy or at
 --topo-master. One that asks for a token is only reached by --topo-master and
 --token-file: kubectl create token ACCOUNT --audience=heddle-topo-master.
 Without a command, topo is topo tree.`
-	at.register(c)
+	at.Register(c)
 	c.AddCommand(treeCommand(&at), gangsCommand(&at), miscabledCommand(&at), suspectsCommand(&at),
 		bandwidthCommand(&at), exportCommand(&at))
 	return c
 }
 
-func exportCommand(at *master) *cobra.Command {
+func exportCommand(at *Master) *cobra.Command {
 	formats := strings.Join(export.Formats(), ", ")
 	c := &cobra.Command{
 		Use: "export", Short: "Print the tree in the format of another project", Args: cobra.NoArgs,
@@ -62,7 +62,7 @@ labels the labels of the nodes.`,
 }
 
 // read asks topo-master for a path, with a parameter and its value if any, and decodes the JSON.
-func read[T any](c *cobra.Command, at *master, path string, parameter ...string) (*T, error) {
+func read[T any](c *cobra.Command, at *Master, path string, parameter ...string) (*T, error) {
 	body, err := at.get(c, path, parameter...)
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func read[T any](c *cobra.Command, at *master, path string, parameter ...string)
 	return v, nil
 }
 
-func gangsCommand(at *master) *cobra.Command {
+func gangsCommand(at *Master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "gangs", Short: "Show gangs: where they run, or why not", Args: cobra.NoArgs,
 	}
@@ -84,7 +84,7 @@ func gangsCommand(at *master) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if namespace := at.cluster.Given(""); namespace != "" {
+		if namespace := at.Cluster.Given(""); namespace != "" {
 			gangs.Gangs = slices.DeleteFunc(gangs.Gangs, func(g snapshot.Gang) bool { return g.Namespace != namespace })
 		}
 		output.Names = nil

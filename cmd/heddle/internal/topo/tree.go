@@ -13,7 +13,7 @@ import (
 	"github.com/heddle-dev/heddle/topo/master/snapshot"
 )
 
-func treeCommand(at *master) *cobra.Command {
+func treeCommand(at *Master) *cobra.Command {
 	c := &cobra.Command{
 		Use: "tree", Short: "Show groups and nodes: status, free GPUs, gangs, reasons", Args: cobra.NoArgs,
 	}

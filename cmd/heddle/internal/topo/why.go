@@ -21,7 +21,7 @@ import (
 
 // NewWhyCommand returns `heddle why`.
 func NewWhyCommand() *cobra.Command {
-	m := &master{}
+	m := &Master{}
 	c := &cobra.Command{
 		Use: "why POD|GANG", Short: "Explain why a pod, or the pods of a gang, have no node", Args: cobra.ExactArgs(1),
 		Long: `Explain why a pod, or the pods of a gang, have no node.
@@ -39,10 +39,10 @@ comes first.`,
 		Example: `  heddle why -n team train-0
   heddle why -n team train -o json`,
 	}
-	m.register(c)
+	m.Register(c)
 	output := cli.AddOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		namespace, err := m.cluster.Namespace()
+		namespace, err := m.Cluster.Namespace()
 		if err != nil {
 			return err
 		}
@@ -68,8 +68,8 @@ comes first.`,
 }
 
 // lister returns what answers about the cluster, and the groups; none without topo-master.
-func (m *master) lister(c *cobra.Command) (*explain.Lister, []v1alpha1.Group, error) {
-	api, err := m.cluster.Client()
+func (m *Master) lister(c *cobra.Command) (*explain.Lister, []v1alpha1.Group, error) {
+	api, err := m.Cluster.Client()
 	if err != nil {
 		return nil, nil, err
 	}
