@@ -124,8 +124,8 @@ type NVLink struct {
 	MBps *int64 `json:"mbps"`
 }
 
-// LinkErrors are the error counters of one link, or of all links of a GPU, by what they count, as in the DegradedLink of
-// a NodeTopology. They are not in a machine, since they change all the time.
+// LinkErrors has the error counters of one link, or of all links of a GPU. Its keys are the values of What in a
+// NodeTopology's DegradedLink. A Machine has no counters, since they change all the time.
 type LinkErrors map[string]int64
 
 // SwitchErrors are the errors (SXids) of a link that the driver of an NVSwitch has reported since it took the switch.

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// recordSize is more than the kernel writes of a record (PRINTK_MESSAGE_MAX), and maxRecords more than its log has.
+	// recordSize exceeds the kernel's largest record (PRINTK_MESSAGE_MAX), maxRecords the records of its log.
 	recordSize, maxRecords = 8 << 10, 1 << 20
 	// maxLinks bounds the links with errors: a node has at most a few hundred.
 	maxLinks = 4096
-	// maxText bounds the text of an error, which is a part of a value in a NodeTopology.
+	// maxText bounds the text of an error: it is part of a value in a NodeTopology.
 	maxText = 36
 )
 
 // Link is a link of a switch, by the switch's PCI address: "NVSwitch link 46".
 type Link struct{ Switch, Name string }
 
-// Log is the kernel's log. It is for one goroutine, and nil for none.
+// Log reads the kernel's log. It is not safe for concurrent use. A nil Log reads nothing.
 type Log struct {
 	fd    int
 	boot  time.Time
@@ -49,16 +49,16 @@ func Open(path string) (*Log, error) {
 	return &Log{fd: fd, boot: time.Now().Add(-time.Duration(up.Nano())), links: map[Link]machine.SwitchErrors{}}, nil
 }
 
-// Resume takes a fatal error over that an earlier process has read, if the machine runs since: the kernel may have
-// overwritten it.
+// Resume restores a fatal error that an earlier process read, unless the machine was rebooted after it: the kernel may
+// have overwritten its record.
 func (l *Log) Resume(of Link, text string, since time.Time) {
 	if l != nil && since.After(l.boot) {
 		l.links[of] = machine.SwitchErrors{Fatal: machine.SXids{Count: 1, Text: text, Since: since}}
 	}
 }
 
-// Read takes the new records, and returns the errors of links since the driver took their switches. The map is not to
-// be changed.
+// Read reads the new records, and returns the errors of each link since the driver probed its switch. The caller must
+// not change the map.
 func (l *Log) Read() map[Link]machine.SwitchErrors {
 	if l == nil {
 		return nil
@@ -87,7 +87,7 @@ var ofDriver = regexp.MustCompile(`^[0-7],\d+,(\d{1,15}),[^;]*;nvidia-nvswitch\d
 
 const address = `[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`
 
-// add takes a line of the driver: an error, or that it takes a switch, after a reset too.
+// add counts an error that the driver logs, and forgets the errors of a switch that it probes, as after a reset.
 func (l *Log) add(line string) {
 	m := ofDriver.FindStringSubmatch(line)
 	if m == nil {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -132,23 +133,27 @@ func perfRun(ctx context.Context, binary, etcd, dir, contender string, w perfWor
 	if err != nil {
 		return perfResult{}, err
 	}
-	bench := "BenchmarkPerfScheduling/" + strings.ReplaceAll(regexp.QuoteMeta(w.bench), "/", "$/") + "$"
+	bench := "^BenchmarkPerfScheduling$/^" + strings.ReplaceAll(regexp.QuoteMeta(w.bench), "/", "$/^") + "$"
 	cmd := exec.CommandContext(ctx, binary,
 		"-test.run=^$", "-test.bench="+bench, "-test.benchtime=1x", "-test.timeout=30m",
 		"-perf-scheduling-label-filter=", "-topic="+w.topic, "-contender="+contender, "-data-items-dir="+results)
 	cmd.Dir, cmd.Env = perfModule, append(os.Environ(), "PATH="+etcd+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return perfResult{}, fmt.Errorf("%s by %s: %w\n%s", w.bench, contender, err, out[max(0, len(out)-4000):])
-	}
+	// A rate below upstream's threshold, which is for its machines, fails the benchmark, but it has results.
+	out, fault := cmd.CombinedOutput()
 	files, err := filepath.Glob(filepath.Join(results, "*.json"))
 	if err != nil || len(files) != 1 {
-		return perfResult{}, fmt.Errorf("%s by %s: %d files of results", w.bench, contender, len(files))
+		return perfResult{}, fmt.Errorf("%s by %s: %d files of results; %w\n%s",
+			w.bench, contender, len(files), errors.Join(fault, err), out[max(0, len(out)-4000):])
 	}
 	data, err := os.ReadFile(files[0])
 	if err != nil {
 		return perfResult{}, err
 	}
-	return perfDecode(data, w.pods)
+	r, err := perfDecode(data, w.pods)
+	if err != nil {
+		return r, fmt.Errorf("%s by %s: %w", w.bench, contender, errors.Join(fault, err))
+	}
+	return r, nil
 }
 
 // perfDecode reads scheduler_perf's data items. The rate is upstream's, or from the time that the pods took.
