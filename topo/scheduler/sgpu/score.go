@@ -9,6 +9,7 @@ import (
 	"k8s.io/kube-scheduler/framework"
 
 	"github.com/heddle-dev/heddle/api/config"
+	"github.com/heddle-dev/heddle/api/wellknown"
 	"github.com/heddle-dev/heddle/sharing/quota"
 )
 
@@ -39,7 +40,10 @@ type Use struct {
 
 // Use returns how the GPUs of a node are used with a request for shares, or without one if it is nil.
 func (s *Scheduler) Use(r *Request, info framework.NodeInfo) (use Use) {
-	left := s.state(info).left
+	var left []quota.GPU
+	if info.Node().Annotations[wellknown.SharedGPUs] != "" { // Most nodes of other pods share nothing.
+		left = s.state(info).left
+	}
 	gpus := left
 	if r != nil {
 		gpus = slices.Clone(left)
