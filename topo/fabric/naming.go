@@ -15,7 +15,7 @@ import (
 
 // naming describes how a domain gets its name; see the package comment.
 type naming struct {
-	// derived is the name from the switch's description or the key; isDescribed reports whether it is from the description.
+	// derived is the name from the switch's description or the key; isDescribed is set if it is from the description.
 	derived     string
 	isDescribed bool
 	// memory are the names that the members remember, claimed is the one of more than half of them.

@@ -38,8 +38,8 @@ type Reading struct {
 	Active bool
 	// RateGbps is the link's, in 10^9 bits a second; 0 if unknown.
 	RateGbps int32
-	// Errors has the errors of a port or of a link between GPUs, Switch those of a link of an NVSwitch, which is known from
-	// its first error on; each is absent for other links.
+	// Errors has the errors of a port or of a link between GPUs, Switch the errors of a link of an NVSwitch, which is
+	// known from its first error on; each is absent for other links.
 	Errors machine.LinkErrors
 	Switch *machine.SwitchErrors
 	// Bytes is the number of bytes that the port, or all ports of the device, have moved in both directions.
