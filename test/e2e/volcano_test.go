@@ -198,7 +198,7 @@ func TestVolcano(t *testing.T) {
 	v.schedule(t, 0, strings.NewReplacer("- name: gpu-podaffinity",
 		fmt.Sprintf("- name: gpu-podaffinity\n    arguments: {map.address: 'http://127.0.0.1:%d/node_group'}", port)))
 
-	v.superNode(t, v.example("volcano-supernode-job.yaml"), fly, cordoned)
+	v.superNode(t, v.example("volcano-supernode-job.yaml"), "pytorch-demo", fly, cordoned)
 	v.completes(t, v.example("volcano-mpi-job.yaml"), "mpi-job", 3)
 	v.queue(t)
 
@@ -209,7 +209,7 @@ func TestVolcano(t *testing.T) {
 		v.kubectl(t, "patch", "node", node, "--subresource=status", "--type=merge",
 			"-p", `{"status": {"capacity": `+metaX+`, "allocatable": `+metaX+`}}`)
 	}
-	v.superNode(t, v.metaX(t, "volcano-supernode-job.yaml"), fly, cordoned)
+	v.superNode(t, v.metaX(t, "volcano-supernode-job.yaml"), "pytorch-metax", fly, cordoned)
 
 	best := slices.Sorted(maps.Keys(fly))[5]
 	for node := range fly {
@@ -237,24 +237,26 @@ func TestVolcano(t *testing.T) {
 }
 
 // superNode runs the job of 64 GPUs: it is in the super-node without a cordoned node, in the order of ranks.
-func (v *volcano) superNode(t *testing.T, file string, fly map[string]string, cordoned string) {
+func (v *volcano) superNode(t *testing.T, file, job string, fly map[string]string, cordoned string) {
 	t.Helper()
-	nodes := v.completes(t, file, "pytorch-demo", 8)
+	nodes := v.completes(t, file, job, 8)
 	for pod, node := range nodes {
 		if fly[node] == fly[cordoned] {
 			t.Errorf("%s is on %s of %s, which has no room for the job", pod, node, fly[node])
 		}
 	}
-	order := []string{nodes["pytorch-demo-master-0"]}
+	order := []string{nodes[job+"-master-0"]}
 	for i := range 7 {
-		order = append(order, nodes[fmt.Sprint("pytorch-demo-worker-", i)])
+		order = append(order, nodes[fmt.Sprint(job, "-worker-", i)])
 	}
 	if !slices.IsSorted(order) {
 		t.Errorf("the ranks are on %v", order)
 	}
 }
 
-// metaX returns the path of an example with the names of MetaX's resources and annotations.
+// metaX returns the path of an example with the names of MetaX's resources and annotations. A job pytorch-demo gets a
+// new name: Volcano's controller may take the deletion of the earlier job's pods for one of a new job of that name, and
+// forget that.
 func (v *volcano) metaX(t *testing.T, example string) string {
 	t.Helper()
 	text, err := os.ReadFile(v.example(example))
@@ -265,7 +267,8 @@ func (v *volcano) metaX(t *testing.T, example string) string {
 		t.Fatalf("%s has no name of NVIDIA's", example)
 	}
 	file := filepath.Join(t.TempDir(), example)
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "nvidia.com/", "metax-tech.com/")), 0o600); err != nil {
+	edit := strings.NewReplacer("nvidia.com/", "metax-tech.com/", "pytorch-demo", "pytorch-metax")
+	if err := os.WriteFile(file, []byte(edit.Replace(string(text))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
