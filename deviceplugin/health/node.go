@@ -31,8 +31,8 @@ type Shortage struct {
 	Message string
 }
 
-// Shortages groups the unhealthy devices of a resource by cause; devices are by display
-// name.
+// Shortages groups the unhealthy devices of a resource by cause; devices is keyed by
+// display name.
 func Shortages(resource string, devices map[string]State) []Shortage {
 	type group struct{ names, reasons []string }
 	groups := map[Cause]*group{}

@@ -17,7 +17,7 @@ import (
 type memory struct {
 	// rates are the best rates that HCAs had while they were up.
 	rates map[string]float64
-	// roles are by all that they were decided on but whether a link is up now;
+	// roles is keyed by all that decided on them except whether a link is up now;
 	// gpus are the GPUs that were on the bus, with their place.
 	roles map[string]machine.Role
 	gpus  map[string]bool

@@ -235,7 +235,7 @@ func (p *preload) keep(live func() []Limit) error {
 	return nil
 }
 
-// removeOthers removes all files of a directory but some.
+// removeOthers removes the files of a directory that are not in keep.
 func removeOthers(dir string, keep map[string]bool) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -156,7 +156,7 @@ func perfRun(ctx context.Context, binary, etcd, dir, contender string, w perfWor
 	return r, nil
 }
 
-// perfDecode reads scheduler_perf's data items. The rate is upstream's, or from the time that the pods took.
+// perfDecode reads scheduler_perf's data items. Without a rate of upstream's it takes the time of the pods.
 func perfDecode(data []byte, pods float64) (r perfResult, err error) {
 	var items struct {
 		DataItems []struct {
@@ -167,17 +167,18 @@ func perfDecode(data []byte, pods float64) (r perfResult, err error) {
 	if err := json.Unmarshal(data, &items); err != nil {
 		return r, err
 	}
+	var rate float64
 	for _, i := range items.DataItems {
 		switch i.Labels["Metric"] {
 		case throughput:
 			r.pods = i.Data["Average"]
 		case duration:
-			pods /= i.Data["Duration"]
+			rate = pods / i.Data["Duration"]
 		case algorithm:
 			r.algorithm = i.Data["Average"]
 		}
 	}
-	if r.pods = cmp.Or(r.pods, pods); r.pods == 0 {
+	if r.pods = cmp.Or(r.pods, rate); r.pods == 0 {
 		return r, fmt.Errorf("no %s in the results", throughput)
 	}
 	return r, nil

@@ -255,8 +255,8 @@ func (v *volcano) superNode(t *testing.T, file, job string, fly map[string]strin
 }
 
 // metaX returns the path of an example with the names of MetaX's resources and annotations. A job pytorch-demo gets a
-// new name: Volcano's controller may take the deletion of the earlier job's pods for one of a new job of that name, and
-// forget that.
+// new name: Volcano's controller can attribute late deletions of the earlier job's pods to a new job of that name, and
+// drop it.
 func (v *volcano) metaX(t *testing.T, example string) string {
 	t.Helper()
 	text, err := os.ReadFile(v.example(example))

@@ -72,7 +72,7 @@ type Finding struct {
 	Settles time.Time `json:"-"`
 }
 
-// waits reports whether a finding is of a rail that changes. A time further ahead is by a wrong clock.
+// waits reports whether a finding is of a rail that changes. A time further ahead comes from a wrong clock.
 func (f *Finding) waits(now time.Time) bool {
 	return now.Before(f.Settles) && f.Settles.Before(now.Add(settling+maxSkew))
 }

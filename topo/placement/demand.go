@@ -21,7 +21,7 @@ type demand struct {
 	// primary are the ranks of the primary tasks: their pods have most of the
 	// gang's GPUs and count as pods of one class. The others are secondary.
 	primary []int32
-	// isPrimary is keyed by task; classes lists the classes of the primary tasks.
+	// isPrimary is indexed by task; classes lists the classes of the primary tasks.
 	isPrimary []bool
 	classes   []int
 	// block is the number of ranks in one lowest group; 1 without slices.

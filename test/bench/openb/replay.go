@@ -25,7 +25,7 @@ type known struct {
 type run struct {
 	Policy
 	nodes []Node
-	// memo is keyed by node and kind of task.
+	// memo is indexed by node and kind of task.
 	memo  []known
 	kinds int
 	// total and allocated are in thousandths of a GPU.

@@ -41,7 +41,7 @@ type Use struct {
 // Use returns how the GPUs of a node are used with a request for shares, or without one if it is nil.
 func (s *Scheduler) Use(r *Request, info framework.NodeInfo) (use Use) {
 	var left []quota.GPU
-	if info.Node().Annotations[wellknown.SharedGPUs] != "" { // Most nodes of other pods share nothing.
+	if info.Node().Annotations[wellknown.SharedGPUs] != "" { // The lookup costs less than the state.
 		left = s.state(info).left
 	}
 	gpus := left

@@ -69,7 +69,7 @@ type Options struct {
 type Tree struct {
 	// Groups must not be changed; nil before the first answer.
 	Groups []v1alpha1.Group
-	// Domains are the NVLink domains that cross the groups; not to be changed.
+	// Domains are the NVLink domains that cross the groups; they must not be changed.
 	Domains []v1alpha1.Group
 	// Generation counts the different trees that there were, from 1.
 	Generation uint64
